@@ -1,0 +1,1 @@
+"""The paper's experiments: configs, the resumable runner, stored results, verdicts."""

@@ -1,0 +1,1 @@
+"""Federated averaging with adaptive clients."""

@@ -1,0 +1,1 @@
+"""From the repository to the executed book: papermill, then Jupyter Book."""
