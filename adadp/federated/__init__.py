@@ -1,1 +1,23 @@
-"""Federated averaging with adaptive clients."""
+"""Federated averaging with adaptive clients: the splits of the data, and the rounds."""
+
+from importlib import import_module
+
+_HOME = {
+    "split_by_groups": "splits",
+    "split_dirichlet": "splits",
+    "split_iid": "splits",
+    "ClientReport": "client",
+    "client_generator": "client",
+    "client_update": "client",
+    "average": "rounds",
+    "FederatedAveraging": "rounds",
+}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    """Load a public name from the module that owns it."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'adadp.federated' has no attribute {name!r}")
+    globals()[name] = value = getattr(import_module(f"adadp.federated.{_HOME[name]}"), name)
+    return value
