@@ -1,0 +1,304 @@
+"""The pictures that several chapters share. Every function takes plain data and returns a ``Figure``.
+
+Rows are dictionaries with the keys of ``History.rows`` (``epsilon``, ``test_accuracy``, ``steps``, ``lr``, ...);
+accuracies are fractions. Several seeds of one method are several lists of rows; the line is their mean and the band
+reaches from the lowest to the highest seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from adadp.figures import style
+
+Rows = Sequence[Mapping[str, float]]
+
+
+def _look(name: str, index: int) -> dict:
+    """Arguments of ``Axes.plot`` of a method, or the next free look for a name that is not a method."""
+    if name in style.METHODS:
+        return dict(style.METHODS[name])
+    return {
+        "label": name,
+        "color": style.CYCLE[index % 5],
+        "linestyle": style.LINESTYLES[index % 5],
+        "marker": style.MARKERS[index % 5],
+    }
+
+
+def _columns(name: str, seeds: Sequence[Rows], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
+    """x of shape (R,) and y of shape (seeds, R) of one method; says what is wrong with rows that do not fit."""
+    if not seeds or not all(seeds):
+        raise ValueError(f"runs[{name!r}] must hold at least one list of rows, and no list may be empty")
+    try:
+        xs, ys = ([[float(row[key]) for row in rows] for rows in seeds] for key in (x, y))
+    except KeyError as missing:
+        raise ValueError(f"runs[{name!r}]: a row has no {missing} (it has {', '.join(seeds[0][0])})") from None
+    if any(len(v) != len(xs[0]) or not np.allclose(v, xs[0], equal_nan=True) for v in xs):
+        raise ValueError(
+            f"runs[{name!r}]: the seeds were evaluated at different values of {x}; give runs of one setting"
+        )
+    return np.array(xs[0]), np.array(ys)
+
+
+def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], gap: float = 10.5) -> None:
+    """Write names beside the right ends of curves, moved apart where they would overlap.
+
+    Args:
+        ends: one (x, y, text, colour) a curve, in data units.
+        gap: least distance of two names, points.
+    """
+    transform, unit = ax.transData, 72 / ax.get_figure(root=True).dpi
+    ax.get_figure(root=True).draw_without_rendering()  # the layout decides how far apart two values are
+    order = sorted(ends, key=lambda e: e[1])
+    wanted = np.array([transform.transform((e[0], e[1]))[1] * unit for e in order])
+    placed = wanted.copy()
+    for _ in range(50):
+        for i in range(1, len(placed)):
+            if (lack := gap - (placed[i] - placed[i - 1])) > 0:
+                placed[i - 1] -= lack / 2
+                placed[i] += lack / 2
+    for (x, y, text, color), shift in zip(order, placed - wanted, strict=True):
+        ax.annotate(text, (x, y), xytext=(7, shift), textcoords="offset points", va="center", color=color, fontsize=8.5)
+
+
+def _name(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+    """Names at the curves where they are short, else a legend above the panel."""
+    if max(len(end[2]) for end in ends) <= 18 and len(ends) <= 6:
+        label_ends(ax, ends)
+    else:
+        figure = ax.get_figure()
+        columns = 2 if sum(len(end[2]) for end in ends) < 70 else 1
+        figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=columns)
+
+
+@matplotlib.rc_context(style.RC)
+def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | None = None, band: bool = True) -> Figure:
+    """Mean over seeds of column ``y`` against column ``x``, one curve a method, in a band from lowest to highest seed.
+
+    Args:
+        runs: method name (a key of ``style.METHODS``, or any text) -> one list of rows a seed.
+        x, y: keys of the rows.
+        ax: where to draw; a new figure where left out.
+        band: draw the spread of the seeds.
+
+    Raises:
+        ValueError: if there is no run, a row lacks a key, or seeds of a method do not share ``x``.
+
+    >>> rows = [{"steps": s, "lr": 0.1 / s} for s in (1, 2, 3)]
+    >>> fig = curves({"adadp": [rows]}, x="steps", y="lr")
+    """
+    if not runs:
+        raise ValueError("runs must name at least one method")
+    ax = ax or style.figure().axes[0]
+    ends = []
+    for index, (name, seeds) in enumerate(runs.items()):
+        look = _look(name, index)
+        at, values = _columns(name, seeds, x, y)
+        mean = values.mean(axis=0)
+        every = max(1, len(at) // 8)
+        if band and len(values) > 1:
+            ax.fill_between(at, values.min(axis=0), values.max(axis=0), color=look["color"], alpha=0.16, linewidth=0)
+        ax.plot(at, mean, **look, markevery=(index * every // max(1, len(runs)), every))
+        last = int(np.flatnonzero(np.isfinite(mean))[-1]) if np.isfinite(mean).any() else 0
+        ends.append((at[last], mean[last], look["label"], look["color"]))
+    _name(ax, ends)
+    return ax.get_figure(root=True)
+
+
+@matplotlib.rc_context(style.RC)
+def accuracy_against_epsilon(
+    runs: Mapping[str, Sequence[Rows]], *, delta: float = 1e-5, ax: Axes | None = None
+) -> Figure:
+    """Test accuracy (percent) against the epsilon spent, one curve a method; see :func:`curves`.
+
+    Raises:
+        ValueError: as :func:`curves`.
+    """
+    fig = curves(runs, x="epsilon", y="test_accuracy", ax=ax)
+    ax = ax or fig.axes[0]
+    ax.set(xlabel=f"ε at δ = {style.number(delta)}", ylabel="test accuracy")
+    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None, symbol=" %"))
+    if describe(fig) == "":
+        ends = [
+            f"{_look(n, i)['label']} {100 * np.mean([r[-1]['test_accuracy'] for r in s]):.1f} %"
+            for i, (n, s) in enumerate(runs.items())
+        ]
+        at = max(rows[-1]["epsilon"] for seeds in runs.values() for rows in seeds)
+        describe(fig, f"Test accuracy against epsilon. At the end (epsilon up to {at:.2f}): {', '.join(ends)}.")
+    return fig
+
+
+@matplotlib.rc_context(style.RC)
+def learning_rate(
+    runs: Mapping[str, Rows], *, predicted: float | None = None, x: str = "step", ax: Axes | None = None
+) -> Figure:
+    """Learning rate over gradients on a logarithmic scale, one curve a run; a dashed line marks the predicted value.
+
+    Args:
+        runs: name -> rows with keys ``x`` and ``lr`` (``History.first_epoch``, or ``History.rows`` with ``x="steps"``).
+        predicted: value of :func:`adadp.predicted_lr`, or None.
+
+    Raises:
+        ValueError: as :func:`curves`.
+    """
+    ax = ax or style.figure().axes[0]
+    style.log_axis(ax, "y")
+    if predicted is not None:
+        ax.axhline(predicted, color=style.COLORS["muted"], linestyle=(0, (4, 2)), linewidth=1.1, zorder=1)
+        ax.annotate(
+            f"predicted {style.number(predicted)}", (0, predicted), xycoords=("axes fraction", "data"), xytext=(3, 4),
+            textcoords="offset points", color=style.COLORS["muted"], fontsize=8.5,
+        )  # fmt: skip
+    ax.set(xlabel="gradients used" if x in ("step", "steps") else x, ylabel="learning rate η")
+    fig = curves({name: [rows] for name, rows in runs.items()}, x=x, y="lr", ax=ax)
+    if describe(fig) == "":
+        ends = ", ".join(f"{name} ends at {style.number(rows[-1]['lr'])}" for name, rows in runs.items())
+        describe(
+            fig,
+            "Learning rate over gradients: "
+            + ends
+            + ("." if predicted is None else f"; predicted {style.number(predicted)}."),
+        )
+    return fig
+
+
+def fitted_slope(x: Sequence[float], y: Sequence[float]) -> float:
+    """Slope of the least-squares line through (log x, log y).
+
+    >>> round(fitted_slope([1, 2, 4], [3, 12, 48]), 6)
+    2.0
+    """
+    return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.asarray(y, float)), 1)[0])
+
+
+@matplotlib.rc_context(style.RC)
+def slopes(
+    x: Sequence[float], series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str, ax: Axes | None = None
+) -> Figure:
+    """Curves on two logarithmic axes, each named together with its fitted slope.
+
+    Args:
+        x: positive values, shape (N,).
+        series: name -> positive values, shape (N,).
+
+    Raises:
+        ValueError: if a series has another length than ``x``, or a value is not positive and finite.
+
+    >>> fig = slopes([0.1, 0.2, 0.4], {"error": [1, 4, 16]}, xlabel="step size", ylabel="error")
+    """
+    ax = ax or style.figure().axes[0]
+    style.log_axis(ax, "xy")
+    ends, said = [], []
+    for index, (name, values) in enumerate(series.items()):
+        both = np.concatenate([np.asarray(x, float), np.asarray(values, float)])
+        if len(values) != len(x) or not (np.isfinite(both).all() and (both > 0).all()):
+            raise ValueError(f"series[{name!r}] must hold {len(x)} positive finite values, one for each x")
+        look = _look(name, index)
+        slope = fitted_slope(x, values)
+        ax.plot(x, values, **look)
+        ends.append((x[-1], values[-1], f"{look['label']}\nslope {slope:.2f}", look["color"]))
+        said.append(f"{look['label']} has slope {slope:.2f}")
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    label_ends(ax, ends, gap=22)
+    fig = ax.get_figure(root=True)
+    if describe(fig) == "":
+        describe(fig, f"{ylabel} against {xlabel} on logarithmic axes: {', '.join(said)}.")
+    return fig
+
+
+@matplotlib.rc_context(style.RC)
+def bars(
+    values: Mapping[str, Sequence[float]], *, xlabel: str, percent: bool = False, ax: Axes | None = None
+) -> Figure:
+    """Horizontal bars of means over seeds, with a line from the lowest to the highest seed and the mean written beside.
+
+    Args:
+        values: name -> one value a seed; fractions where ``percent`` is true.
+        xlabel: what is measured, with its unit.
+
+    Raises:
+        ValueError: if there is no bar, or a bar has no value.
+
+    >>> fig = bars({"adadp": [0.91, 0.93], "sgd": [0.9]}, xlabel="test accuracy", percent=True)
+    """
+    if not values or not all(len(v) for v in values.values()):
+        raise ValueError("values must name at least one bar, and every bar needs at least one value")
+    ax = ax or style.figure(height=0.7 + 0.34 * len(values)).axes[0]
+    show = (lambda v: f"{100 * v:.1f} %") if percent else style.number
+    labels = []
+    for row, (name, seeds) in enumerate(values.items()):
+        look, v = _look(name, row), np.asarray(seeds, float)
+        ax.barh(row, v.mean(), height=0.62, color=look["color"], alpha=0.85)
+        if len(v) > 1:
+            ax.errorbar(
+                v.mean(),
+                row,
+                xerr=[[v.mean() - v.min()], [v.max() - v.mean()]],
+                color=style.COLORS["ink"],
+                capsize=3,
+                linewidth=1.2,
+            )
+        ax.annotate(
+            show(v.mean()), (v.max(), row), xytext=(6, 0), textcoords="offset points", va="center", fontsize=8.5
+        )
+        labels.append(look["label"])
+    ax.set_yticks(range(len(labels)), labels)
+    ax.invert_yaxis()
+    ax.grid(False, axis="y")
+    ax.tick_params(axis="y", length=0)
+    ax.margins(x=0.14)
+    ax.set_xlabel(xlabel)
+    if percent:
+        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    fig = ax.get_figure(root=True)
+    if describe(fig) == "":
+        pairs = zip(labels, values.values(), strict=True)
+        describe(fig, f"{xlabel}: " + ", ".join(f"{n} {show(float(np.mean(v)))}" for n, v in pairs) + ".")
+    return fig
+
+
+def describe(fig: Figure, alt: str | None = None) -> str:
+    """Set (where given) and return the text alternative of a figure: what it shows, with its main numbers, in words.
+
+    >>> fig = style.figure()
+    >>> describe(fig, "An empty figure.")
+    'An empty figure.'
+    """
+    if alt is not None:
+        fig.set_label(alt)
+    return fig.get_label()
+
+
+def caption(fig: Figure, text: str | None = None) -> str:
+    """Set (where given) and return the visible caption that a page shows under the figure."""
+    if text is not None:
+        fig._adadp_caption = text
+    return getattr(fig, "_adadp_caption", "")
+
+
+def provenance(fig: Figure, text: str | None = None) -> str:
+    """Set (where given) and return the line under a figure that says which data it was made from.
+
+    It is part of the figure's file, and a line of text under the picture in a page. Call it last.
+
+    Args:
+        text: for example ``Dataset.provenance``; a new text replaces the old one.
+    """
+    if text is None:
+        return getattr(fig, "_adadp_provenance", "")
+    for old in [t for t in fig.texts if t.get_gid() == "provenance"]:
+        old.remove()
+    fig._adadp_provenance = text
+    share = 0.24 / fig.get_figheight()
+    if (engine := fig.get_layout_engine()) is not None:
+        engine.set(rect=(0, share, 1, 1 - share))
+    with matplotlib.rc_context(style.RC):
+        fig.text(0.012, 0.25 * share, text, color=style.COLORS["muted"], fontsize=7.5, gid="provenance")
+    return text

@@ -1,0 +1,153 @@
+"""One look for every figure of the book.
+
+Colours stay apart for colour-blind readers and carry text (contrast of 4.5 or more on the page, light and dark); each
+method also has its own line style and marker, so that a black-and-white print reads. Sizes suit a 700 px text column
+and a 390 px phone: a figure of two panels is made of two subfigures, which a page may stack.
+"""
+
+from __future__ import annotations
+
+import matplotlib
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+# name -> (light page, dark page). Figures are drawn in the light colours; a page swaps them (see svg.py).
+THEME = {
+    "ink": ("#1f2328", "#e6e9ee"),
+    "blue": ("#1a5fe0", "#4590f8"),
+    "orange": ("#a85a08", "#e08a3c"),
+    "green": ("#0b6b45", "#35e09a"),
+    "purple": ("#a0148c", "#f08ae6"),
+    "muted": ("#59636e", "#a3adb8"),
+    "grid": ("#dfe3e8", "#343b45"),
+    "paper": ("#ffffff", "#14181e"),
+}
+COLORS = {name: light for name, (light, _) in THEME.items()}
+CYCLE = [COLORS[name] for name in ("blue", "orange", "green", "purple", "ink")]
+LINESTYLES = ["-", (0, (5, 1.6)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
+MARKERS = ["o", "s", "^", "D", "v"]
+
+
+def _method(label: str, color: str, line: int) -> dict:
+    """Keyword arguments of one method for ``Axes.plot``."""
+    return {"label": label, "color": COLORS[color], "linestyle": LINESTYLES[line], "marker": MARKERS[line]}
+
+
+# Method name -> keyword arguments of `Axes.plot`. One method looks the same in every chapter.
+METHODS = {
+    "adadp": _method("ADADP", "blue", 0),
+    "recommended": _method("ADADP (recommended)", "blue", 0),
+    "as_printed": _method("ADADP (as printed)", "green", 3),
+    "reference_code": _method("ADADP (reference code)", "purple", 4),
+    "adam": _method("Adam", "orange", 1),
+    "adam_second": _method("Adam (second best)", "purple", 3),
+    "sgd": _method("SGD", "ink", 2),
+    "sgd_transferred": _method("SGD (lr from σ = 2)", "green", 4),
+}
+
+RC = {
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so it is there everywhere
+    "mathtext.fontset": "dejavusans",
+    "font.size": 9.5,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.5,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "text.color": COLORS["ink"],
+    "axes.labelcolor": COLORS["ink"],
+    "axes.edgecolor": COLORS["muted"],
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": COLORS["grid"],
+    "grid.linewidth": 0.7,
+    "xtick.color": COLORS["muted"],
+    "ytick.color": COLORS["muted"],
+    "xtick.labelcolor": COLORS["ink"],
+    "ytick.labelcolor": COLORS["ink"],
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 4.5,
+    "axes.prop_cycle": cycler(color=CYCLE, linestyle=LINESTYLES),
+    "axes.unicode_minus": True,
+    "figure.facecolor": COLORS["paper"],
+    "axes.facecolor": "none",
+    "figure.dpi": 110,
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "adadp",  # the same figure gives the same file
+}
+
+
+def use() -> None:
+    """Make the house style the default of matplotlib, and show figures as accessible pictures in notebooks.
+
+    >>> use()
+    >>> matplotlib.rcParams["font.family"]
+    ['DejaVu Sans']
+    """
+    matplotlib.rcParams.update(RC)
+
+
+def figure(panels: int = 1, *, width: float = 4.8, height: float = 3.0, sharey: bool = False) -> Figure:
+    """An empty figure in the house style, made without pyplot; its axes are in ``fig.axes``.
+
+    Args:
+        panels: number of panels, in a row; a page stacks them on a narrow screen.
+        width, height: inches; the width is that of a single panel (of two and more, each takes 0.75 of it).
+        sharey: panels share the limits of their vertical axes.
+
+    Raises:
+        ValueError: if ``panels`` is not a positive integer.
+
+    >>> left, right = figure(panels=2).axes
+    """
+    if not isinstance(panels, int) or panels < 1:
+        raise ValueError(f"panels must be a positive integer, got {panels!r}")
+    with matplotlib.rc_context(RC):
+        if panels == 1:
+            fig = Figure(figsize=(width, height), layout="constrained")
+            fig.add_subplot()
+            return fig
+        fig = Figure(figsize=(0.75 * width * panels, height), layout="constrained")
+        first = None
+        for part in fig.subfigures(1, panels):
+            axes = part.add_subplot(sharey=first if sharey else None)
+            first = first or axes
+    return fig
+
+
+def number(value: float, digits: int = 3) -> str:
+    """A number as people write it: 0.001, 1200, 3 × 10⁻⁵.
+
+    >>> number(0.00316), number(1e-5), number(20000)
+    ('0.00316', '10⁻⁵', '20000')
+    """
+    text = f"{value:.{digits}g}"
+    if 1e-4 < abs(value) < 1e6 or value == 0 or not abs(value) < float("inf"):
+        text = f"{float(text):.10f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else text
+        return text.replace("-", "−")
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+    mantissa = mantissa.rstrip("0").rstrip(".")
+    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return (power if mantissa == "1" else f"{mantissa} × {power}").replace("-", "−")
+
+
+def log_axis(ax: Axes, which: str = "x") -> None:
+    """Give an axis ("x", "y" or "xy") a logarithmic scale with labels that are plain text, not formulas."""
+    for name in which:
+        getattr(ax, f"set_{name}scale")("log")
+        axis = getattr(ax, f"{name}axis")
+        axis.set_major_locator(LogLocator(numticks=7))
+        axis.set_major_formatter(FuncFormatter(lambda v, _: number(v)))
+        axis.set_minor_formatter(NullFormatter())
