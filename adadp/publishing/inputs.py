@@ -1,0 +1,72 @@
+"""What an executed page depends on, as one digest: where it changed the page is executed again, else it is kept."""
+
+import hashlib
+import json
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+VERSIONS = (
+    "torch", "torchvision", "numpy", "scipy", "matplotlib", "pandas", "dp-accounting", "mlxtend", "joblib", "flwr",
+    "opacus", "ipywidgets", "ipython", "ipykernel", "papermill",
+)  # fmt: skip
+
+
+def digest(notebook: Path, surroundings: str, parameters: dict) -> str:
+    """Digest of one executed page: the notebook itself, its `surroundings` and the values papermill gives it."""
+    h = hashlib.sha256(notebook.read_bytes())
+    h.update(surroundings.encode())
+    h.update(json.dumps(parameters, sort_keys=True).encode())
+    return h.hexdigest()[:20]
+
+
+def surroundings(root: Path, device: str) -> str:
+    """Digest of what all notebooks share: the package's code and stored results, versions, device and data.
+
+    Args:
+        root: the repository.
+        device: "cpu", "cuda" or "auto"; "auto" is what this machine has.
+    """
+    h = hashlib.sha256()
+    for path in package_files(root):
+        h.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    facts = [sys.version_info[:2], [_version(p) for p in VERSIONS], device_name(device), data_files(data_folder())]
+    h.update(json.dumps(facts).encode())
+    return h.hexdigest()
+
+
+def package_files(root: Path) -> list[Path]:
+    """The package's own files: Python and stored results."""
+    return sorted(p for p in (root / "adadp").rglob("*") if p.suffix in (".py", ".json") and p.is_file())
+
+
+def data_folder() -> Path:
+    """Where the data are: ``$ADADP_DATA``, else the cache folder."""
+    folder = os.environ.get("ADADP_DATA") or os.environ.get("ADADP_CACHE")
+    return Path(folder) if folder else Path.home() / ".cache" / "adadp"
+
+
+def data_files(folder: Path) -> list[tuple[str, int, int]]:
+    """(name, bytes, time of change) of every data file: cheaper than a checksum of 200 MB at each build."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and "checkpoints" not in p.parts)
+    return [(p.relative_to(folder).as_posix(), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+
+
+def device_name(device: str) -> str:
+    """What "auto" stands for here: "cpu", or the name of the first GPU."""
+    if device == "cpu":
+        return "cpu"
+    try:
+        import torch
+    except ImportError:
+        return "cpu"
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else "cpu"
+
+
+def _version(package: str) -> str:
+    """Version of an installed package, or "absent"."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"

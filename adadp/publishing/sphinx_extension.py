@@ -1,0 +1,65 @@
+"""Sphinx extension of the book: what Jupyter Book 1.x leaves to do on a page, and the line that tells its origin."""
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+FILE = "build-facts.json"
+
+
+def clean_scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Drop scripts that were registered twice, and say which mode the theme starts in (else it complains aloud)."""
+    seen, keep = set(), []
+    for script in context.get("script_files", []):
+        attributes = tuple(sorted((k, str(v)) for k, v in getattr(script, "attributes", {}).items()))
+        key = (str(getattr(script, "filename", script) or ""), attributes)
+        if key not in seen:
+            seen.add(key)
+            keep.append(script)
+    context["script_files"] = keep
+    context.setdefault("default_mode", "auto")
+
+
+def origin(facts: dict[str, Any]) -> str:
+    """HTML of the line in every page's footer.
+
+    Example:
+        >>> origin({"date": "2026-01-02", "commit": "abc", "profile": "quick", "seed": 0, "device": "cpu", "data": []})
+        '<p class="adadp-origin">Built 2026-01-02 from commit abc, profile quick, seed 0, on cpu.</p>'
+    """
+    line = "Built {date} from commit {commit}, profile {profile}, seed {seed}, on {device}.".format(**facts)
+    data = "".join(f" Data: {d.rstrip('.')}." for d in facts["data"])
+    return f'<p class="adadp-origin">{html.escape(line + data)}</p>'
+
+
+def add_origin(app: Any, config: Any) -> None:
+    """Put the facts of this build, where they are known, into the footer."""
+    path = Path(app.srcdir) / FILE
+    if path.is_file():
+        config.html_theme_options["extra_footer"] = origin(json.loads(path.read_text(encoding="utf-8")))
+
+
+def prune(app: Any, error: Exception | None) -> None:
+    """Leave out what no page loads: MathJax's other bundles (15 MB) and source maps."""
+    static = Path(app.outdir) / "_static"
+    if error is not None or not static.is_dir():
+        return
+    loaded = {Path(app.config.mathjax_path).name, "core.js", "loader.js", "startup.js"}
+    for path in (static / "mathjax").glob("*.js"):
+        if path.name not in loaded:
+            path.unlink()
+    for path in (static / "mathjax" / "sre" / "mathmaps").glob("*.json"):
+        if path.name not in ("base.json", "en.json"):
+            path.unlink()
+    for path in static.rglob("*.map"):
+        path.unlink()
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Called by Sphinx."""
+    app.add_config_value("comments_config", {}, "env")  # Jupyter Book sets it even where the extension is left out
+    app.connect("config-inited", add_origin)
+    app.connect("html-page-context", clean_scripts, priority=999)
+    app.connect("build-finished", prune, priority=999)  # after sphinx-mathjax-offline has copied everything
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
