@@ -1,0 +1,131 @@
+"""The arithmetic of one ADADP iteration over lists of tensors, in place: no settings, no decisions, no bookkeeping.
+
+Letters as in the paper: a tensor of ``params`` is the running iterate, ``kept`` holds theta_l, ``grads`` G1 or G2, and
+``half`` is eta/2 (negative to maximize). A float ``half`` is the host path: values may be read, and big tensors are
+worked through in pieces that stay in the processor's cache. A 0-dim tensor is the device path: nothing is ever read.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+ADVANCE = ("euler", "half_steps", "extrapolated")
+SMALL = (
+    1 << 12
+)  # up to this many elements, a call costs more than its arithmetic: whole lists of such tensors go together
+PIECE = 1 << 16  # elements worked on at a time, a thread: two float32 scratch pieces fill 512 KiB of cache
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The type in which errors are computed: half precision would round the difference of two iterates away."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def add_scaled(params: list[Tensor], grads: list[Tensor], scale: float | Tensor) -> None:
+    """params += scale * grads."""
+    if isinstance(scale, Tensor):  # alpha would be read
+        torch._foreach_add_(params, _scaled(grads, scale))
+    else:
+        torch._foreach_add_(params, grads, alpha=scale)
+
+
+def _scaled(grads: list[Tensor], scale: float | Tensor) -> list[Tensor]:
+    """New tensors scale * grads, at least in single precision."""
+    dtype = _wide(grads[0].dtype)
+    scale = scale.to(dtype) if isinstance(scale, Tensor) else scale  # else the multi-tensor kernel is not taken
+    return list(torch._foreach_mul([g.to(dtype) for g in grads], scale))
+
+
+def restore(params: list[Tensor], kept: list[Tensor], accept: bool | Tensor) -> None:
+    """Put theta_l back, bit for bit, unless the step is accepted."""
+    if isinstance(accept, Tensor):
+        for p, a in zip(params, kept, strict=True):
+            torch.where(accept.to(p.device), p, a, out=p)
+    elif not accept:
+        torch._foreach_copy_(params, kept)
+
+
+def second_half(
+    params: list[Tensor],
+    grads: list[Tensor],
+    kept: list[Tensor],
+    half: float | Tensor,
+    advance: str,
+    relative: bool,
+    foreach: bool | None = None,
+) -> float | Tensor:
+    """Move params, all of one type and on one device, from theta_{l+1/2} to the new iterate; ``kept`` stays as it is.
+
+    Returns:
+        The sum of the squared errors, not finite if the new iterate is not: a float, or on the device path a 0-dim
+        tensor.
+    """
+    together, apart = [], []
+    for triple in zip(params, grads, kept, strict=True):
+        whole = foreach is True or (foreach is None and (isinstance(half, Tensor) or triple[0].numel() <= SMALL))
+        (together if whole else apart).append(triple)
+    total = 0.0
+    if together:
+        total += _second_half_lists(*map(list, zip(*together, strict=True)), half, advance, relative)
+    for p, g, a in apart:
+        if isinstance(half, Tensor) or a.stride() != p.stride():  # p has gaps or overlaps
+            total += _second_half_lists([p], [g], [a], half, advance, relative)
+        else:
+            total += _second_half_pieces(p, g, a, half, advance, relative)
+    return total
+
+
+def _second_half_pieces(p, g, a, half, advance, relative) -> float:
+    """`second_half` for one tensor on the host path, piece by piece in memory order."""
+    if g.stride() != p.stride():
+        g = torch.empty_like(p).copy_(g)
+    n, size = p.numel(), PIECE * torch.get_num_threads()
+    scratch = torch.empty(2, min(n, size), dtype=_wide(p.dtype), device=p.device)
+    p, g, a = (x.as_strided((n,), (1,)) for x in (p, g, a))
+    total = 0.0
+    for i in range(0, n, size):
+        piece = [x[i : i + size] for x in (p, g, a)] if n > size else (p, g, a)
+        total += _second_half_piece(*piece, half, advance, relative, *scratch[:, : len(piece[0])])
+    return total
+
+
+def _second_half_piece(p, g, a, half, advance, relative, s, t):
+    """`second_half` on one flat piece; ``s`` and ``t`` are scratch."""
+    s = torch.sub(p, a, out=s) if s.dtype == p.dtype else s.copy_(p).sub_(a)  # -eta/2 G1
+    theta_1 = p.add_(s) if advance == "euler" else torch.add(p, s, out=t)  # theta_l - eta G1
+    if advance == "half_steps":
+        p.add_(g, alpha=-half)
+    elif advance == "extrapolated":
+        torch.add(a, g, alpha=-2 * half, out=p)
+    s.add_(g, alpha=half)  # theta_1 - theta_hat
+    largest = torch.linalg.vector_norm(p, math.inf).item()
+    if relative:
+        biggest = largest if advance == "euler" else torch.linalg.vector_norm(theta_1, math.inf).item()
+        if not biggest <= 1:  # else every divisor is 1
+            s.div_(torch.abs(theta_1, out=t).clamp_min_(1))
+    return torch.dot(s, s).item() + 0 * largest  # 0 * inf = nan
+
+
+def _second_half_lists(params, grads, kept, half, advance, relative):
+    """`second_half` with multi-tensor calls and without reading a value."""
+    dtype = _wide(params[0].dtype)
+    wide = [p.to(dtype) for p in params]
+    step = _scaled(grads, half)  # eta/2 G2
+    error = torch._foreach_sub(wide, kept)  # -eta/2 G1
+    theta_1 = torch._foreach_add(wide, error)
+    torch._foreach_add_(error, step)  # theta_1 - theta_hat
+    if advance == "euler":
+        torch._foreach_copy_(params, theta_1)
+    elif advance == "half_steps":
+        torch._foreach_sub_(params, step)
+    else:
+        torch._foreach_copy_(params, torch._foreach_sub(kept, step, alpha=2))
+    if relative:
+        torch._foreach_abs_(theta_1)
+        torch._foreach_clamp_min_(theta_1, 1.0)
+        torch._foreach_div_(error, theta_1)
+    norms = torch.stack(torch._foreach_norm(error))
+    square = (norms if norms.device.type == "mps" else norms.double()).square().sum()
+    square = square + 0 * torch.stack(torch._foreach_norm(params, math.inf)).amax()  # 0 * inf = nan
+    return square if isinstance(half, Tensor) else square.item()

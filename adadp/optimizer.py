@@ -1,0 +1,387 @@
+"""ADADP: stochastic gradient descent that finds its own learning rate by step doubling.
+
+The arithmetic is in ``multi_tensor.py``, the step-size law in ``step_size.py``, and the same algorithm in its plainest
+form in ``reference.py``; here is what holds them together, and what a training loop sees.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from adadp import multi_tensor
+from adadp.step_size import Controller, number
+
+# Where the paper's text and its published code differ, and which argument chooses:
+#
+# item           paper's text                  published code                argument
+# -------------- ----------------------------- ----------------------------- -------------------------------------------
+# factor of lr   tol/err                       sqrt(tol/err)                 exponent = 1.0 | 0.5
+# iterate kept   full Euler step (Alg. 2)      the two half steps            advance = "euler" | "half_steps"
+# discarding     federated only                whenever err > tol            discard = False | True
+# error          each weight counted once      each counted ten times        tol = 1.0 | 10**-0.5, as that is sqrt(10)
+#                                                                              too large
+# scaling of it  max(1, |theta|); Alg. 1 none  max(1, |theta|)               relative_error = True (False: Alg. 1)
+# initial lr     0.1                           1e-3                          lr
+# gradient       sum over the batch            mean over the batch           none: lr is in the units of p.grad
+#
+# Neither keeps the extrapolated iterate (advance = "extrapolated"), which costs nothing more and has order two.
+VARIANTS = {
+    "as_printed": {"lr": 0.1, "tol": 1.0, "exponent": 1.0, "advance": "euler", "discard": False},
+    "reference_code": {"lr": 1e-3, "tol": 10**-0.5, "exponent": 0.5, "advance": "half_steps", "discard": True},
+    "recommended": {"lr": 0.1, "tol": 10**-0.5, "exponent": 0.5, "advance": "half_steps", "discard": False},
+}
+
+_LAW = ("tol", "alpha_min", "alpha_max", "exponent", "discard")
+_SHARED = (*_LAW, "relative_error", "advance")  # one value for all groups, since they share one error
+_RUN = {"phase": 0, "error": math.nan, "accepted": 0, "discarded": 0, "zero_errors": 0, "frozen": False}
+_ZERO_ERRORS = 10  # zero errors in a row after which lr is held: gradients that are zero say nothing about a step size
+
+
+class ADADP(Optimizer):
+    r"""Stochastic gradient descent that adapts its learning rate by comparing one full step with two half steps.
+
+    An iteration l takes two gradients, so two calls of :meth:`step`: G1 at :math:`\theta_\ell`, G2 at
+    :math:`\theta_{\ell+1/2} = \theta_\ell - \tfrac{\eta}{2} G_1`. They give a full step and two half steps,
+
+    .. math::
+        \theta_{\ell+1} = \theta_\ell - \eta G_1, \qquad
+        \hat\theta_{\ell+1} = \theta_{\ell+1/2} - \tfrac{\eta}{2} G_2, \qquad
+        \mathrm{err} = \Big\| \frac{\theta_{\ell+1} - \hat\theta_{\ell+1}}{\max(1, |\theta_{\ell+1}|)} \Big\|_2,
+
+    the norm being over all parameters of all groups, and then every learning rate is multiplied by
+    :math:`\min(\max((\mathrm{tol}/\mathrm{err})^{p}, \alpha_{\min}), \alpha_{\max})`. The defaults are Algorithm 2 as
+    printed; ``adadp.VARIANTS`` holds the paper's, its code's and our choice of arguments.
+
+    Args:
+        params: parameters, named parameters or dictionaries of groups, as for any optimizer. A group may have its own
+            ``lr``, ``maximize`` and ``foreach``; the rest is shared by all.
+        lr: initial learning rate, > 0. A float becomes a 0-dim tensor where parameters are not on a CPU. A tensor is
+            copied, and makes ``step`` run without reading a value on a CPU too (for ``torch.compile``).
+        tol: wanted err of an iteration, > 0.
+        alpha_min: smallest factor of the learning rate in one iteration, in (0, 1].
+        alpha_max: largest factor, >= 1.
+        exponent: p above, > 0: 1.0 is the paper's tol/err, 0.5 its published code's square root.
+        relative_error: divide by max(1, abs(theta)) as in Algorithm 2 (True), or take the plain norm of Algorithm 1.
+        advance: the iterate kept: ``"euler"`` the full step, ``"half_steps"`` the two half steps, ``"extrapolated"``
+            :math:`2\hat\theta_{\ell+1} - \theta_{\ell+1} = \theta_\ell - \eta G_2`, which is the midpoint rule.
+        discard: go back to :math:`\theta_\ell` when err > tol (Algorithm 1); the learning rate changes all the same.
+        maximize: climb instead of descend.
+        foreach: multi-tensor calls (True), one tensor at a time (False), or whichever is faster (None).
+
+    Attributes:
+        phase: 0 between iterations, 1 when the first half is done: the parameters then are :math:`\theta_{\ell+1/2}`,
+            and evaluating there is allowed.
+        error: err of the last iteration; ``nan`` before the first, and when it was not finite.
+        accepted, discarded: how many iterations were kept and discarded. On a device these and ``error`` are 0-dim
+            tensors; only turning them into numbers waits for the device.
+
+    Raises:
+        ValueError: an argument out of range (nan included), by name.
+        RuntimeError: from ``step``, for sparse gradients, and for an lr scheduler attached before :meth:`freeze`.
+
+    Guarantees:
+        * *Private if the gradients are.* Parameters, err and learning rates are functions of the gradients alone, so an
+          iteration costs the privacy of two gradients, and nothing more.
+        * A discarded iteration, and one whose error or result is not finite, restores :math:`\theta_\ell` bit for bit;
+          the latter multiplies the learning rate by alpha_min. A bad gradient is forgotten after one iteration.
+        * A zero error multiplies it by alpha_max, ten times in a row at most: zero gradients cannot inflate it.
+        * A parameter without a gradient counts as one with gradient zero: it is left alone if both halves lack it.
+        * ``state_dict`` carries everything, also between the two halves; training goes on bit for bit.
+        * One extra buffer a parameter; gradients are not changed; no host synchronisation on CUDA.
+
+    >>> theta = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    >>> optimizer = ADADP([theta], lr=0.1, tol=0.01)
+    >>> for _ in range(80):  # 40 iterations
+    ...     optimizer.zero_grad()
+    ...     loss = 0.5 * theta.square().sum()
+    ...     loss.backward()
+    ...     optimizer.step()
+    >>> bool(loss < 1e-3), optimizer.phase, optimizer.accepted
+    (True, 0, 40)
+
+    Reference: Alg. 1 and 2, Koskela & Honkela.
+    """
+
+    def __init__(
+        self,
+        params,
+        lr: float | Tensor = 0.1,
+        *,
+        tol: float = 1.0,
+        alpha_min: float = 0.9,
+        alpha_max: float = 1.1,
+        exponent: float = 1.0,
+        relative_error: bool = True,
+        advance: str = "euler",
+        discard: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+    ):
+        Controller(tol, alpha_min, alpha_max, exponent, discard)  # refuses what is out of range
+        if advance not in multi_tensor.ADVANCE:
+            raise ValueError(f"advance must be one of {', '.join(multi_tensor.ADVANCE)}, got {advance!r}")
+        if not isinstance(relative_error, bool):
+            raise ValueError(f"relative_error must be True or False, got {relative_error!r}")
+        shared = (tol, alpha_min, alpha_max, exponent, discard, relative_error, advance)
+        defaults = {
+            "lr": lr,
+            "maximize": maximize,
+            "foreach": foreach,
+            **dict(zip(_SHARED, shared, strict=True)),
+            **_RUN,
+        }
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Add parameters; in the middle of an iteration they join with a first gradient of zero.
+
+        Raises:
+            ValueError: a bad lr, maximize or foreach, a value that groups must share, or parameters that are not real.
+        """
+        for name in _SHARED:
+            if param_group.get(name, self.defaults[name]) != self.defaults[name]:
+                raise ValueError(f"{name} is shared by all parameter groups: give it to ADADP, not to a group")
+        group = {**self.defaults, **param_group}
+        group |= {name: self.param_groups[0][name] for name in _RUN if self.param_groups}
+        group["lr"] = _checked_lr(group["lr"])
+        if not isinstance(group["maximize"], bool):
+            raise ValueError(f"maximize must be True or False, got {group['maximize']!r}")
+        if group["foreach"] not in (None, True, False):
+            raise ValueError(f"foreach must be True, False or None, got {group['foreach']!r}")
+        super().add_param_group(group)
+        for p in self.param_groups[-1]["params"]:
+            if not p.is_floating_point():
+                self.param_groups.pop()
+                raise ValueError(f"params must be real floating-point tensors, got one of {p.dtype}")
+        self._place()
+
+    @property
+    def phase(self) -> int:
+        """0 between iterations, 1 when the first half of one is done."""
+        return self.param_groups[0]["phase"]
+
+    @property
+    def error(self) -> float | Tensor:
+        """err of the last iteration."""
+        return _copy(self.param_groups[0]["error"])
+
+    @property
+    def accepted(self) -> int | Tensor:
+        """Number of iterations kept."""
+        return _copy(self.param_groups[0]["accepted"])
+
+    @property
+    def discarded(self) -> int | Tensor:
+        """Number of iterations discarded: err above tol where ``discard`` is set, or not finite."""
+        return _copy(self.param_groups[0]["discarded"])
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        """Consume one gradient: do the first half of an iteration, or the second and the change of learning rate.
+
+        Args:
+            closure: evaluates the model and the gradient once, and returns the loss.
+
+        Returns:
+            What the closure returned, or None.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._place()
+        work = self._gather()
+        if self.param_groups[0]["frozen"]:
+            for group, params, grads in work:
+                multi_tensor.add_scaled(params, grads, -_signed(group))
+            return loss
+        if any("initial_lr" in group for group in self.param_groups):
+            raise RuntimeError(
+                "a learning-rate scheduler is attached, but ADADP sets lr itself: freeze() first, then attach it"
+            )
+        if self.phase == 0:
+            self._first_half(work)
+        else:
+            self._second_half(work)
+        return loss
+
+    def freeze(self) -> None:
+        """End the adaptation: each step is a plain SGD step with the current lr from now on; lr schedulers act on it.
+
+        In phase 1 the half step already made stays, and the iteration it began is dropped.
+        """
+        for group in self.param_groups:
+            group.update(phase=0, frozen=True)
+        for state in self.state.values():
+            state.pop("theta_l", None)
+
+    @torch.no_grad()
+    def rewind(self) -> None:
+        """Drop the iteration that is open in phase 1: parameters are theta_l again, bit for bit. Nothing in phase 0."""
+        if self.phase == 1:
+            for p, state in self.state.items():
+                if "theta_l" in state:
+                    p.copy_(state["theta_l"])
+            self._set(phase=0)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Continue where another optimizer was, bit for bit; lr becomes a float or a tensor, whichever it was here."""
+        host = not isinstance(self.param_groups[0]["lr"], Tensor)
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            if "theta_l" in state:
+                state["theta_l"] = state[
+                    "theta_l"
+                ].clone()  # torch may hand over the very tensor of the other optimizer
+        if host:
+            for group in self.param_groups:
+                group.update({name: v.item() for name, v in group.items() if isinstance(v, Tensor)})
+        self._place(device=not host)
+
+    def __setstate__(self, state: dict) -> None:
+        """Restore after unpickling, copying or loading."""
+        super().__setstate__(state)
+        self._place()
+
+    def _place(self, device: bool = False) -> None:
+        """Fill in what a group lacks, and keep lr and counters as tensors if any lr is one or must be one.
+
+        Runs before every step, since models move between devices and wrappers put other groups in place of ours.
+        """
+        head = self.param_groups[0]
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                if name not in group:
+                    group[name] = head.get(name, value)
+        homes = [next((p.device for p in group["params"]), torch.device("cpu")) for group in self.param_groups]
+        device = device or any(home.type != "cpu" for home in homes)
+        if not device and not any(isinstance(group["lr"], Tensor) for group in self.param_groups):
+            return
+        for group, home in zip(self.param_groups, homes, strict=True):
+            group["lr"] = _on(home, group["lr"])
+        for name in ("error", "accepted", "discarded", "zero_errors"):
+            value = _on(homes[0], head[name])
+            for group in self.param_groups:
+                group[name] = value
+
+    def _set(self, **values) -> None:
+        """Write run values that all groups carry; tensors in place, as a CUDA graph needs it."""
+        for name, value in values.items():
+            if isinstance(self.param_groups[0][name], Tensor):
+                self.param_groups[0][name].copy_(value)
+            else:
+                for group in self.param_groups:
+                    group[name] = value
+
+    def _gather(self) -> list[tuple[dict, list[Tensor], list[Tensor]]]:
+        """Parameters and gradients, by group, device and type. In phase 1 a lost gradient counts as zero.
+
+        Raises:
+            RuntimeError: for a sparse gradient, before anything is changed.
+        """
+        work = []
+        for group in self.param_groups:
+            alike: dict = {}
+            for p in group["params"]:
+                grad = p.grad
+                if grad is None and group["phase"] == 1 and "theta_l" in self.state.get(p, ()):
+                    grad = torch.zeros_like(p)
+                if grad is None or grad.numel() == 0:
+                    continue
+                if grad.layout != torch.strided:
+                    raise RuntimeError("ADADP takes dense gradients only: make the layer with sparse=False")
+                params, grads = alike.setdefault((p.device, p.dtype), ([], []))
+                params.append(p)
+                grads.append(grad)
+            work += [(group, *lists) for lists in alike.values()]
+        return work
+
+    def _kept(self, params: list[Tensor], fresh: bool) -> list[Tensor]:
+        """The buffers of theta_l; ``fresh``: filled with the parameters now, else only where there is none yet."""
+        for p in params:
+            if "theta_l" not in self.state[p]:
+                self.state[p]["theta_l"] = p.detach().clone()
+        kept = [self.state[p]["theta_l"] for p in params]
+        if fresh:
+            torch._foreach_copy_(kept, params)
+        return kept
+
+    def _first_half(self, work) -> None:
+        """Keep theta_l, and go to theta_{l+1/2}."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    self.state.get(p, {}).pop("theta_l", None)  # of an earlier iteration
+        for group, params, grads in work:
+            self._kept(params, fresh=True)
+            multi_tensor.add_scaled(params, grads, -0.5 * _signed(group))
+        self._set(phase=1)
+
+    def _second_half(self, work) -> None:
+        """Go on from theta_{l+1/2}, judge the iteration, and change the learning rates."""
+        head = self.param_groups[0]
+        total, moved = 0.0 * head["zero_errors"], []
+        for group, params, grads in work:
+            kept = self._kept(params, fresh=False)  # without a first gradient, a parameter still is at its theta_l
+            square = multi_tensor.second_half(
+                params, grads, kept, 0.5 * _signed(group), head["advance"], head["relative_error"], group["foreach"]
+            )
+            total = total + (square.to(total.device) if isinstance(total, Tensor) else square)
+            moved.append((params, kept))
+        error = total.sqrt() if isinstance(total, Tensor) else math.sqrt(total)
+        law = Controller(**{name: head[name] for name in _LAW})
+        accept, factor = law.accepts(error), law.factor(error)
+        for params, kept in moved:
+            multi_tensor.restore(params, kept, accept)
+        zero_errors = (head["zero_errors"] + 1) * (error == 0)
+        self._scale_lr(_where(zero_errors > _ZERO_ERRORS, 1.0, factor))
+        counts = {"accepted": head["accepted"] + accept, "discarded": head["discarded"] + (1 - 1 * accept)}
+        self._set(phase=0, error=_where(error == error, error, math.nan), zero_errors=zero_errors, **counts)
+
+    def _scale_lr(self, factor: float | Tensor) -> None:
+        """Multiply every learning rate; one that groups share, once."""
+        if not isinstance(factor, Tensor):
+            for group in self.param_groups:
+                group["lr"] *= factor
+            return
+        for lr in {id(group["lr"]): group["lr"] for group in self.param_groups}.values():
+            lr.mul_(factor.to(lr.device))
+
+
+def _checked_lr(lr) -> float | Tensor:
+    """A valid lr: a float, or a copy of a tensor with one element.
+
+    Raises:
+        ValueError: naming lr.
+    """
+    if not isinstance(lr, Tensor):
+        return number("lr", lr, above=0)
+    if lr.numel() != 1 or not lr.is_floating_point():
+        raise ValueError(f"lr must be a float or a floating-point tensor with one element, got {lr!r}")
+    number("lr", lr.item(), above=0)
+    return lr.detach().clone().reshape(())
+
+
+def _signed(group: dict) -> float | Tensor:
+    """The group's lr, negative if it climbs."""
+    return -group["lr"] if group["maximize"] else group["lr"]
+
+
+def _on(device: torch.device, value) -> Tensor:
+    """A number as a 0-dim tensor on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    return torch.tensor(value, device=device, dtype=torch.int64 if isinstance(value, int) else wide)
+
+
+def _copy(value):
+    """A number, or a copy of a tensor: later steps change the original."""
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _where(condition, yes, no):
+    """torch.where for tensors and for plain values."""
+    return torch.where(condition, yes, no) if isinstance(condition, Tensor) else (yes if condition else no)
