@@ -48,17 +48,20 @@ class Grid:
     Args:
         results: id -> stored record.
         profile: "paper", "pilot" (5 epochs of every cell) or "quick" (embedded data, seconds).
+        assume: pretend that unfinished grids have their best value in the middle, to count the runs that will follow.
     """
 
-    def __init__(self, results: dict, profile: str = "paper"):
+    def __init__(self, results: dict, profile: str = "paper", assume: bool = False):
         if profile not in PROFILES:
             raise ValueError(f"profile={profile!r} is unknown; choose one of {', '.join(PROFILES)}")
-        self.results, self.shrink = results, PROFILES[profile]
+        self.results, self.shrink, self.assume = results, PROFILES[profile], assume
 
-    def final(self, config: Config) -> float | None:
-        """Test accuracy after the last epoch, or None when the run is not stored."""
+    def final(self, config: Config, guess: float = 0.0) -> float | None:
+        """Accuracy after the last epoch; for a run that is not stored None, or `guess` where results are assumed."""
         record = self.results.get(self.shrink(config).id)
-        return None if record is None else record["rows"]["test_accuracy"][-1]
+        if record is None:
+            return guess if self.assume else None
+        return record["rows"]["test_accuracy"][-1]
 
     def drawn(self, role: str, config: Config, *, tier: int = 1, peeking: bool = False) -> list[Cell]:
         """The three seeds of a curve: the first in `tier`, the others not before tier 2."""
@@ -67,10 +70,11 @@ class Grid:
     def half_decades(self, role: str, make: Callable, exponents, tier: int = 1) -> tuple[list[Cell], list[float]]:
         """A grid of lr that grows until its best value is interior; the lr sorted best first once it is complete."""
         exponents = sorted(exponents)
+        middle = exponents[len(exponents) // 2]
         while True:
             configs = {k: make(half_decade(k)) for k in exponents}
-            cells = [Cell(role, c, tier, True) for c in configs.values()]
-            scores = {k: self.final(c) for k, c in configs.items()}
+            cells = [Cell(role, config, tier, True) for config in configs.values()]
+            scores = {k: self.final(config, -abs(k - middle)) for k, config in configs.items()}
             if None in scores.values():
                 return cells, []
             best = max(scores, key=scores.get)
@@ -80,5 +84,9 @@ class Grid:
 
 
 def half_decade(exponent: float) -> float:
-    """10**exponent to six digits, so that the config does not depend on the last bit of pow."""
+    """10**exponent to six digits, so that a config does not depend on the last bit of pow.
+
+    >>> half_decade(-3.5)
+    0.000316228
+    """
     return float(f"{10**exponent:.6g}")

@@ -89,7 +89,7 @@ def dp_sgd(grid: Grid, data: str) -> list[Cell]:
 
 
 def constant_lr(data: str, tol: float, sigma: float) -> float:
-    """Half the lr at which the error equals tol: what two half steps at that lr apply to each of their two gradients."""
+    """Half the lr at which the error equals tol: what two half steps at that lr give each of their gradients."""
     known = DATA[data]["max_grad_norm"]
     lr = predicted_lr(
         tol=tol, noise_multiplier=sigma, max_grad_norm=known, num_parameters=SIZES[data], expected_batch_size=200

@@ -1,0 +1,311 @@
+"""The runner: every run of an experiment that is not stored yet, tier by tier, in one process or many.
+
+It may be killed at any moment and started again, and several runners may work on one folder at once: a run is stored in
+one step under the hash of its config, a stored run is never computed again, a lock that the system releases when its
+process dies keeps two runners off the same run, and an interrupted run goes on from its last finished epoch.
+
+``backend`` is joblib's: "loky" (processes on this machine) by default; "dask" sends the runs to the cluster of the
+active ``dask.distributed.Client``; "ray" needs ``ray.util.joblib.register_ray()`` called first. Workers write to
+the results folder themselves and also return the record, so that a cluster without a shared disk works too.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from adadp.experiments import grids, results
+from adadp.experiments.configs import Config, from_dict
+
+EXAMPLES = {"mnist": 60000, "cifar10": 50000, "mnist-5k": 4000}
+EVALUATION = {"mnist_mlp": 0.07, "cifar_head": 0.2, "mnist_logistic": 0.02}  # seconds an evaluation takes, roughly
+WAIT = 5.0  # seconds between looks at runs that another runner is at
+
+
+@dataclass
+class Report:
+    """What :func:`run` did: ids of new runs, messages of failed ones by id, and (dry run) the plan by tier."""
+
+    new: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    plan: list[dict] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run still to do: the experiment that asks first, the lowest tier that asks, the config."""
+
+    experiment: str
+    tier: int
+    config: Config
+
+
+def run(
+    experiment,
+    profile: str = "paper",
+    *,
+    jobs: int = 1,
+    backend: str = "loky",
+    device: str = "auto",
+    dry_run: bool = False,
+    tier: int | None = None,
+    limit: int | None = None,
+    folder=None,
+    progress: bool = True,
+) -> Report:
+    """Compute what an experiment still lacks.
+
+    Args:
+        experiment: a name, a list of names, or "all".
+        profile: "paper", "pilot" (five epochs of every cell, kept in the cache folder) or "quick".
+        jobs, backend: number of parallel runs and joblib's backend, see the module; each run uses one thread.
+        device: "auto", "cpu" or "cuda".
+        dry_run: compute nothing; print the runs and hours of each tier, from step times measured now.
+        tier: do the tiers up to this one (None: all).
+        limit: stop after so many runs.
+        folder: where results lie (see :func:`adadp.experiments.results.stored_folder`).
+        progress: show a bar with the time left.
+
+    Raises:
+        ValueError: an unknown experiment, profile or number of jobs.
+        RuntimeError: runs failed; the others were carried out and stored all the same.
+    """
+    if jobs < 1 or (limit is not None and limit < 1):
+        raise ValueError(f"jobs={jobs} and limit={limit} must be at least 1")
+    names = (
+        list(grids.EXPERIMENTS) if experiment == "all" else [experiment] if isinstance(experiment, str) else experiment
+    )
+    place = results.stored_folder(profile, folder)
+    report = Report()
+    if dry_run:
+        report.plan = estimate(names, results.load(place), profile, tier, device)
+        print_plan(report.plan)
+        return report
+    _loop(report, names, profile, tier, limit, place, _Workers(place, device, jobs, backend, progress))
+    if report.failed:
+        text = "; ".join(f"{i}: {message}" for i, message in report.failed.items())
+        raise RuntimeError(f"{len(report.failed)} runs failed ({len(report.new)} new ones are stored): {text}")
+    return report
+
+
+def _loop(report: Report, names, profile, tier, limit, place: Path, workers) -> None:
+    """Ask what is lacking, have it done, and ask again: finished grids make new stages appear."""
+    known = results.load(place)
+    with workers:
+        while limit is None or len(report.new) < limit:
+            todo = [job for job in pending(names, known, profile, tier) if job.config.id not in report.failed]
+            if not todo:
+                return
+            workers.expect(todo)
+            done_before = len(report.new) + len(report.failed)
+            for job, record, error in workers.carry_out(todo if limit is None else todo[: limit - len(report.new)]):
+                if error:
+                    report.failed[job.config.id] = error
+                elif record:
+                    report.new.append(job.config.id)
+            known = results.load(place, known=known)
+            if len(report.new) + len(report.failed) == done_before and any(j.config.id not in known for j in todo):
+                time.sleep(WAIT)
+
+
+def pending(names, known: dict, profile: str, tier: int | None = None, assume: bool = False) -> list[Job]:
+    """Runs that are asked for and not stored, each once, lowest tier first, then in the order of the experiments."""
+    jobs: dict[str, Job] = {}
+    for name in names:
+        for cell in grids.cells(name, known, profile, assume=assume):
+            key = cell.config.id
+            if key in known or (tier is not None and cell.tier > tier):
+                continue
+            if key not in jobs or cell.tier < jobs[key].tier:
+                jobs[key] = Job(jobs[key].experiment if key in jobs else name, cell.tier, cell.config)
+    return sorted(jobs.values(), key=lambda job: job.tier)
+
+
+class _Workers:
+    """Carries jobs out, here or through joblib, and keeps the progress bar (in seconds of work)."""
+
+    def __init__(self, place: Path, device: str, jobs: int, backend: str, progress: bool):
+        self.place, self.device, self.jobs, self.backend, self.progress = place, device, jobs, backend, progress
+
+    def __enter__(self):
+        from tqdm import tqdm
+
+        layout = "{l_bar}{bar}| {n:.0f}/{total:.0f} s of work [{elapsed}<{remaining}{postfix}]"
+        self.bar = tqdm(disable=not self.progress, total=0, mininterval=2, smoothing=0.05, bar_format=layout)
+        self.done = 0.0
+        return self
+
+    def __exit__(self, *_):
+        self.bar.close()
+
+    def expect(self, todo: list[Job]) -> None:
+        """Set the bar's end to what is done and what is known to be left."""
+        if self.progress:
+            self.bar.total = self.done + sum(seconds(job.config, self.device) for job in todo)
+            self.bar.set_postfix_str(f"{len(todo)} runs left, tier {todo[0].tier}")
+
+    def carry_out(self, todo: list[Job]) -> Iterator[tuple[Job, dict | None, str | None]]:
+        """Yield (job, record, error); a record of None without error: another runner is at it.
+
+        Alone, it stops after one run, because that run may change the plan; in parallel it does the lowest tier.
+        """
+        for job, record, error in self._alone(todo) if self.jobs == 1 else self._parallel(todo):
+            if record:
+                if not _path(self.place, job).exists():  # a worker on another disk
+                    results.save(record, job.experiment, self.place)
+                self._advance(job)
+            yield job, record, error
+            if self.jobs == 1 and (record or error):
+                return
+
+    def _alone(self, todo):
+        for job in todo:
+            share = seconds(job.config, self.device) / _epochs(job.config) if self.progress else 0.0
+            yield job, *attempt(job, self.place, self.device, lambda share=share: self.bar.update(share))
+
+    def _parallel(self, todo):
+        from joblib import Parallel, delayed, parallel_config
+
+        lowest = [job for job in todo if job.tier == todo[0].tier]
+        how = "generator_unordered" if self.backend in ("loky", "threading", "dask") else "list"
+        with parallel_config(backend=self.backend, n_jobs=self.jobs):
+            calls = (delayed(_remote)(job, self.place, self.device) for job in lowest)
+            yield from Parallel(return_as=how, batch_size=1)(calls)
+
+    def _advance(self, job: Job) -> None:
+        """Put the bar where it belongs after a run, also when the run began at a checkpoint."""
+        if self.progress:
+            self.done += seconds(job.config, self.device)
+            self.bar.update(self.done - self.bar.n)
+
+
+def _remote(job: Job, place: Path, device: str):
+    """What a worker process is sent."""
+    return job, *attempt(job, place, device)
+
+
+def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | None, str | None]:
+    """Carry one job out and store it, unless it is stored or another process is at it; (record, error message)."""
+    from adadp.experiments.execution import execute
+
+    with _lock(job.config.id) as mine:
+        if not mine or _path(place, job).exists():
+            return None, None
+        checkpoint = _cache("checkpoints") / f"{job.config.id}.pt"
+        try:
+            record = execute(job.config, device=device, checkpoint=checkpoint, on_epoch=on_epoch)
+        except Exception as error:  # one broken cell must not stop a night of runs; the report names it
+            return None, f"{job.config.slug}: {type(error).__name__}: {error}"
+        results.save(record, job.experiment, place)
+        checkpoint.unlink(missing_ok=True)
+        return record, None
+
+
+def _path(place: Path, job: Job) -> Path:
+    """Where a job's record is stored."""
+    return place / job.experiment / f"{job.config.slug}-{job.config.id}.json"
+
+
+def _cache(name: str) -> Path:
+    """A folder below the cache folder, made when it is missing."""
+    from adadp.data import cache_folder
+
+    folder = Path(cache_folder()) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@contextmanager
+def _lock(name: str) -> Iterator[bool]:
+    """Whether this process alone holds the lock of that name; the system releases it when the process dies."""
+    try:
+        import fcntl
+    except ImportError:  # no such locks here: two runners may do the same work, and store the same result
+        yield True
+        return
+    path = _cache("locks") / f"{name}.lock"
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        yield True
+        path.unlink(missing_ok=True)
+
+
+def _epochs(config: Config) -> int:
+    """How often a run reports progress."""
+    return getattr(config, "epochs", None) or getattr(config, "repeats", 1)
+
+
+def seconds(config: Config, device: str) -> float:
+    """Expected seconds of a run, from step times measured now on this device."""
+    import torch
+
+    from adadp.experiments.execution import step_seconds
+
+    where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if config.kind == "private":
+        steps = round((EXAMPLES[config.dataset] - config.holdout) / config.expected_batch_size)
+        step = step_seconds(config.model, config.method, config.expected_batch_size, where)
+        return config.epochs * (steps * step + EVALUATION[config.model])
+    steps = config.repeats * config.steps_per_epoch
+    return steps * sum(
+        step_seconds(config.model, m, config.expected_batch_size, where) for m in ("adadp", "sgd", "adam")
+    )
+
+
+def estimate(names, known: dict, profile: str, tier: int | None, device: str) -> list[dict]:
+    """Runs and hours left by experiment and tier, later stages counted as if their grids were interior."""
+    plan: dict = {}
+    for job in pending(names, known, profile, tier, assume=True):
+        row = plan.setdefault(
+            (job.tier, job.experiment), dict(tier=job.tier, experiment=job.experiment, runs=0, hours=0.0)
+        )
+        row["runs"] += 1
+        row["hours"] += seconds(job.config, device) / 3600
+    return list(plan.values())
+
+
+def print_plan(plan: list[dict]) -> None:
+    """The table that ``--dry-run`` shows, with a total for every tier."""
+    print(f"{'tier':>4}  {'experiment':<18}{'runs':>6}{'hours':>8}")
+    for tier in sorted({row["tier"] for row in plan}):
+        rows = [row for row in plan if row["tier"] == tier]
+        for row in rows:
+            print(f"{tier:>4}  {row['experiment']:<18}{row['runs']:>6}{row['hours']:>8.2f}")
+        print(f"{tier:>4}  {'total':<18}{sum(r['runs'] for r in rows):>6}{sum(r['hours'] for r in rows):>8.2f}")
+    print("hours are those of one process, one thread a run; runs of stages not known yet are guessed")
+
+
+def verify(records: dict, *, sample: int = 3, seed: int = 0, device: str = "auto", margin: float = 0.5) -> list[dict]:
+    """Re-run some stored private runs and compare their final accuracy.
+
+    Args:
+        records: id -> record, as :func:`adadp.experiments.results.load` gives.
+        sample: how many; the draw depends on `seed`.
+        device: where; on another kind of device than the stored one the margin is three times as wide (seed spread).
+        margin: allowed difference in percentage points on the same kind of device.
+
+    Returns:
+        a row a run: id, stored and new accuracy in percent, difference, and ok (None: other data, not comparable).
+    """
+    import random
+
+    from adadp.experiments.execution import execute
+
+    choice = [r for _, r in sorted(records.items()) if r["config"]["kind"] == "private"]
+    rows = []
+    for record in random.Random(seed).sample(choice, min(sample, len(choice))):
+        new = execute(from_dict(record["config"]), device=device)
+        row = {"id": record["id"], "experiment": record.get("experiment"), "ok": None}
+        if new["data"] == record["data"]:
+            old_final, new_final = (100 * r["rows"]["test_accuracy"][-1] for r in (record, new))
+            same_device = record["device"].split()[0] == new["device"].split()[0]
+            allowed = margin if same_device else 3 * margin
+            row |= dict(stored=round(old_final, 2), new=round(new_final, 2), difference=round(new_final - old_final, 3))
+            row["ok"] = abs(new_final - old_final) <= allowed
+        rows.append(row)
+    return rows
