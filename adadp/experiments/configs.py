@@ -19,7 +19,7 @@ DATASETS = ("mnist", "cifar10", "mnist-5k")
 MODELS = ("mnist_mlp", "cifar_head", "mnist_logistic")
 METHODS = ("adadp", "sgd", "adam")
 SAMPLERS = ("poisson", "shuffled")
-INITS = ("torch", "fan_out")
+INITS = ("torch", "reference_code")
 ADVANCES = ("euler", "half_steps", "extrapolated")
 ADADP_FIELDS = ("tol", "exponent", "advance", "discard", "relative_error", "alpha_min", "alpha_max")
 ADAM_FIELDS = ("beta1", "beta2", "eps")
@@ -79,7 +79,7 @@ class PrivateRun(Config):
         version: name of the protocol, "private-1".
         dataset, features: what :func:`adadp.data.load` gets.
         holdout: training examples set aside and evaluated on instead of the test set (0: the test set).
-        model, init: network and initial weights ("torch", or "fan_out": uniform within 1/sqrt(fan_out)).
+        model, init: network and initial weights ("torch", or "reference_code": uniform within 1/sqrt(fan_out)).
         method, lr: optimizer and its (initial) learning rate.
         decay_from, decay_rate: from this epoch k0 on nothing adapts and lr is lr_k0 / (1 + rate (k - k0)); None: never.
         tol ... alpha_max: keywords of :class:`adadp.ADADP`.

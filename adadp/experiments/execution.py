@@ -91,20 +91,14 @@ def dataset(name: str, features: str | None, holdout: int) -> Dataset:
     return Dataset(*parts, name=data.name, provenance=provenance)
 
 
-def build_model(name: str, init: str, seed: int) -> nn.Module:
-    """A network of the experiments with its initial weights."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if name == "mnist_logistic":
-            model = nn.Sequential(nn.Flatten(), nn.Linear(784, 10, bias=False))
-        else:
-            model = getattr(models, name)()
-        if init == "fan_out":  # the reference code's: uniform within 1/sqrt(fan_out), torch's is within 1/sqrt(fan_in)
-            for layer in model.modules():
-                if isinstance(layer, nn.Linear):
-                    bound = 1 / math.sqrt(layer.out_features)
-                    nn.init.uniform_(layer.weight, -bound, bound)
-    return model
+def build_model(name: str, init: str, generator: torch.Generator) -> nn.Module:
+    """A network of the experiments with its initial weights drawn from the generator."""
+    if name != "mnist_logistic":
+        return getattr(models, name)(init=init, generator=generator)
+    layer = nn.Linear(784, 10, bias=False)
+    bound = 1 / math.sqrt(layer.in_features if init == "torch" else layer.out_features)
+    nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+    return nn.Sequential(nn.Flatten(), layer)
 
 
 def build_optimizer(config: PrivateRun, parameters) -> torch.optim.Optimizer:
@@ -119,7 +113,7 @@ def build_optimizer(config: PrivateRun, parameters) -> torch.optim.Optimizer:
 def build(config: PrivateRun, device: str) -> tuple[nn.Module, PrivateGradient, torch.optim.Optimizer, torch.Generator]:
     """Model, private gradient, optimizer and the generator of the batches, from three streams of the config's seed."""
     weights, noise, batches = (int(s) for s in np.random.SeedSequence(config.seed).generate_state(3))
-    model = build_model(config.model, config.init, weights).to(device)
+    model = build_model(config.model, config.init, torch.Generator().manual_seed(weights)).to(device)
     gradient = PrivateGradient(
         model,
         max_grad_norm=config.max_grad_norm,
@@ -206,7 +200,7 @@ def thin(points: list[dict]) -> dict:
 
 
 def run_timing(config: TimingRun, *, device: str, checkpoint: Path | None, on_epoch: Callable) -> dict:
-    """Seconds of an epoch of each method, the three taken in turn (synthetic examples: the time depends on shapes only)."""
+    """Seconds of an epoch of each method, taken in turn on synthetic examples (time depends on shapes only)."""
     from adadp.experiments.private import PRINTED, private
 
     data = "cifar" if config.model == "cifar_head" else "mnist"

@@ -1,11 +1,21 @@
 """The list of all experiments, and the cells of each: what ``adadp run`` can be asked for."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from adadp.experiments import private
+from adadp.experiments.configs import Config
 from adadp.experiments.plan import Cell, Grid
 
 EXPERIMENTS = {**private.EXPERIMENTS}  # another family of experiments joins here
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run still to do: the experiment that asks first, the lowest tier that asks, the config."""
+
+    experiment: str
+    tier: int
+    config: Config
 
 
 def cells(experiment: str, results: dict, profile: str = "paper", *, assume: bool = False) -> list[Cell]:
@@ -30,3 +40,16 @@ def cells(experiment: str, results: dict, profile: str = "paper", *, assume: boo
         cell = replace(cell, config=grid.shrink(cell.config))
         found.setdefault((cell.role, cell.config.id), cell)
     return sorted(found.values(), key=lambda cell: cell.tier)
+
+
+def pending(names, known: dict, profile: str, tier: int | None = None, assume: bool = False) -> list[Job]:
+    """Runs that are asked for and not stored, each once, lowest tier first, then in the order of the experiments."""
+    jobs: dict[str, Job] = {}
+    for name in names:
+        for cell in cells(name, known, profile, assume=assume):
+            key = cell.config.id
+            if key in known or (tier is not None and cell.tier > tier):
+                continue
+            if key not in jobs or cell.tier < jobs[key].tier:
+                jobs[key] = Job(jobs[key].experiment if key in jobs else name, cell.tier, cell.config)
+    return sorted(jobs.values(), key=lambda job: job.tier)

@@ -26,7 +26,7 @@ DATA = {
 SIZES = {"mnist": 334336, "cifar": 1055000}  # parameters of the two networks
 ADADP = dict(method="adadp", relative_error=True, alpha_min=0.9, alpha_max=1.1)
 PRINTED = dict(lr=0.1, tol=1.0, exponent=1.0, advance="euler", discard=False, decay_from=50, decay_rate=0.1)
-REFERENCE = dict(lr=1e-3, tol=ROOT_TENTH, exponent=0.5, advance="half_steps", discard=True, init="fan_out")
+REFERENCE = dict(lr=1e-3, tol=ROOT_TENTH, exponent=0.5, advance="half_steps", discard=True, init="reference_code")
 VARIANTS = {"as_printed": PRINTED, "reference_code": REFERENCE, "reference_code_tol1": REFERENCE | dict(tol=1.0)}
 CANDIDATE = dict(lr=0.1, tol=ROOT_TENTH, exponent=0.5, advance="half_steps", discard=False)
 
@@ -157,7 +157,7 @@ def eta0(grid: Grid) -> list[Cell]:
     ]
 
 
-TOLS = tuple(float(f"{0.03 * 10 ** (k / 4):.4g}") for k in range(9))
+TOLS = (0.03, 0.056, 0.1, 0.18, 0.3, 0.56, 1.0, 1.8, 3.0)  # quarter-decades with 1.0 among them
 GRID_SIGMAS = (1, 1.5, 2, 3, 4, 6, 8)
 
 

@@ -1,13 +1,14 @@
 """Stored results: one JSON file a run, written whole or not at all; reading, aggregating, comparing.
 
 A file is ``<experiment>/<slug>-<id>.json`` below the stored folder. Its rows are columns of equal length (one entry an
-evaluation), numbers have six significant digits, and what is not finite is null. A run belongs to every experiment whose
-cells name its id; the folder only says which one ran it first.
+evaluation), numbers have six significant digits, and what is not finite is null. A run belongs to every experiment
+whose cells name its id; the folder only says which one ran it first.
 """
 
 import json
 import math
 import os
+import random
 import re
 import statistics
 from pathlib import Path
@@ -90,7 +91,7 @@ def curves(experiment: str, records: dict, profile: str = "paper") -> list[dict]
     """The stored runs of an experiment, grouped into curves: same role and same config but for the seed.
 
     Returns:
-        one dictionary a curve: role, peeking, config (of one seed, as a dictionary), records, planned (number of seeds).
+        one dictionary a curve: role, peeking, tier, config (of one seed, as a dictionary), records, planned (seeds).
     """
     groups: dict = {}
     for cell in grids.cells(experiment, records, profile):
@@ -174,3 +175,32 @@ def to_dataframe(records: dict):
         frame = pandas.DataFrame(record["rows"])
         frames.append(frame.assign(id=record["id"], data=record["data"], **record["config"]))
     return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+
+def verify(records: dict, *, sample: int = 3, seed: int = 0, device: str = "auto", margin: float = 0.5) -> list[dict]:
+    """Re-run some stored private runs and compare their final accuracy.
+
+    Args:
+        records: id -> record, as :func:`adadp.experiments.results.load` gives.
+        sample: how many; the draw depends on `seed`.
+        device: where; on another kind of device than the stored one the margin is three times as wide (seed spread).
+        margin: allowed difference in percentage points on the same kind of device.
+
+    Returns:
+        a row a run: id, stored and new accuracy in percent, difference, and ok (None: other data, not comparable).
+    """
+    from adadp.experiments.execution import execute
+
+    choice = [r for _, r in sorted(records.items()) if r["config"]["kind"] == "private"]
+    rows = []
+    for record in random.Random(seed).sample(choice, min(sample, len(choice))):
+        new = execute(from_dict(record["config"]), device=device)
+        row = {"id": record["id"], "experiment": record.get("experiment"), "ok": None}
+        if new["data"] == record["data"]:
+            old_final, new_final = (100 * r["rows"]["test_accuracy"][-1] for r in (record, new))
+            same_device = record["device"].split()[0] == new["device"].split()[0]
+            allowed = margin if same_device else 3 * margin
+            row |= dict(stored=round(old_final, 2), new=round(new_final, 2), difference=round(new_final - old_final, 3))
+            row["ok"] = abs(new_final - old_final) <= allowed
+        rows.append(row)
+    return rows

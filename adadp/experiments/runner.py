@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adadp.experiments import grids, results
-from adadp.experiments.configs import Config, from_dict
+from adadp.experiments.configs import Config
+from adadp.experiments.estimates import estimate, print_plan, seconds
+from adadp.experiments.grids import Job, pending
 
-EXAMPLES = {"mnist": 60000, "cifar10": 50000, "mnist-5k": 4000}
-EVALUATION = {"mnist_mlp": 0.07, "cifar_head": 0.2, "mnist_logistic": 0.02}  # seconds an evaluation takes, roughly
 WAIT = 5.0  # seconds between looks at runs that another runner is at
 
 
@@ -30,15 +30,6 @@ class Report:
     new: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     plan: list[dict] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run still to do: the experiment that asks first, the lowest tier that asks, the config."""
-
-    experiment: str
-    tier: int
-    config: Config
 
 
 def run(
@@ -107,19 +98,6 @@ def _loop(report: Report, names, profile, tier, limit, place: Path, workers) -> 
             known = results.load(place, known=known)
             if len(report.new) + len(report.failed) == done_before and any(j.config.id not in known for j in todo):
                 time.sleep(WAIT)
-
-
-def pending(names, known: dict, profile: str, tier: int | None = None, assume: bool = False) -> list[Job]:
-    """Runs that are asked for and not stored, each once, lowest tier first, then in the order of the experiments."""
-    jobs: dict[str, Job] = {}
-    for name in names:
-        for cell in grids.cells(name, known, profile, assume=assume):
-            key = cell.config.id
-            if key in known or (tier is not None and cell.tier > tier):
-                continue
-            if key not in jobs or cell.tier < jobs[key].tier:
-                jobs[key] = Job(jobs[key].experiment if key in jobs else name, cell.tier, cell.config)
-    return sorted(jobs.values(), key=lambda job: job.tier)
 
 
 class _Workers:
@@ -238,74 +216,3 @@ def _lock(name: str) -> Iterator[bool]:
 def _epochs(config: Config) -> int:
     """How often a run reports progress."""
     return getattr(config, "epochs", None) or getattr(config, "repeats", 1)
-
-
-def seconds(config: Config, device: str) -> float:
-    """Expected seconds of a run, from step times measured now on this device."""
-    import torch
-
-    from adadp.experiments.execution import step_seconds
-
-    where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    if config.kind == "private":
-        steps = round((EXAMPLES[config.dataset] - config.holdout) / config.expected_batch_size)
-        step = step_seconds(config.model, config.method, config.expected_batch_size, where)
-        return config.epochs * (steps * step + EVALUATION[config.model])
-    steps = config.repeats * config.steps_per_epoch
-    return steps * sum(
-        step_seconds(config.model, m, config.expected_batch_size, where) for m in ("adadp", "sgd", "adam")
-    )
-
-
-def estimate(names, known: dict, profile: str, tier: int | None, device: str) -> list[dict]:
-    """Runs and hours left by experiment and tier, later stages counted as if their grids were interior."""
-    plan: dict = {}
-    for job in pending(names, known, profile, tier, assume=True):
-        row = plan.setdefault(
-            (job.tier, job.experiment), dict(tier=job.tier, experiment=job.experiment, runs=0, hours=0.0)
-        )
-        row["runs"] += 1
-        row["hours"] += seconds(job.config, device) / 3600
-    return list(plan.values())
-
-
-def print_plan(plan: list[dict]) -> None:
-    """The table that ``--dry-run`` shows, with a total for every tier."""
-    print(f"{'tier':>4}  {'experiment':<18}{'runs':>6}{'hours':>8}")
-    for tier in sorted({row["tier"] for row in plan}):
-        rows = [row for row in plan if row["tier"] == tier]
-        for row in rows:
-            print(f"{tier:>4}  {row['experiment']:<18}{row['runs']:>6}{row['hours']:>8.2f}")
-        print(f"{tier:>4}  {'total':<18}{sum(r['runs'] for r in rows):>6}{sum(r['hours'] for r in rows):>8.2f}")
-    print("hours are those of one process, one thread a run; runs of stages not known yet are guessed")
-
-
-def verify(records: dict, *, sample: int = 3, seed: int = 0, device: str = "auto", margin: float = 0.5) -> list[dict]:
-    """Re-run some stored private runs and compare their final accuracy.
-
-    Args:
-        records: id -> record, as :func:`adadp.experiments.results.load` gives.
-        sample: how many; the draw depends on `seed`.
-        device: where; on another kind of device than the stored one the margin is three times as wide (seed spread).
-        margin: allowed difference in percentage points on the same kind of device.
-
-    Returns:
-        a row a run: id, stored and new accuracy in percent, difference, and ok (None: other data, not comparable).
-    """
-    import random
-
-    from adadp.experiments.execution import execute
-
-    choice = [r for _, r in sorted(records.items()) if r["config"]["kind"] == "private"]
-    rows = []
-    for record in random.Random(seed).sample(choice, min(sample, len(choice))):
-        new = execute(from_dict(record["config"]), device=device)
-        row = {"id": record["id"], "experiment": record.get("experiment"), "ok": None}
-        if new["data"] == record["data"]:
-            old_final, new_final = (100 * r["rows"]["test_accuracy"][-1] for r in (record, new))
-            same_device = record["device"].split()[0] == new["device"].split()[0]
-            allowed = margin if same_device else 3 * margin
-            row |= dict(stored=round(old_final, 2), new=round(new_final, 2), difference=round(new_final - old_final, 3))
-            row["ok"] = abs(new_final - old_final) <= allowed
-        rows.append(row)
-    return rows

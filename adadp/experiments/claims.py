@@ -1,0 +1,207 @@
+"""The paper's claims about private training, each with the rule that judges it.
+
+The rules are committed before the first paper-size run is stored, and verdicts are computed from the stored results
+whenever they are shown; neither numbers nor verdicts are typed in. A rule that changes later moves into ``earlier`` of
+its successor, so that both verdicts are shown.
+
+Terms, fixed here: an accuracy is the test accuracy after the last epoch, in percent, averaged over the three seeds of a
+curve. *Competitive* means at most 1.0 point below. *Better* means at least 0.3 points above, *clearly better* at least
+1.0 point above. A claim that the paper makes for a whole figure must be true at every sigma of that figure. The
+reference code's variant is asked at its effective tol 0.316 and at tol 1.0.
+"""
+
+import statistics
+import subprocess
+from pathlib import Path
+
+from adadp.experiments.evidence import Claim, Evidence, Verdict, judge
+from adadp.experiments.private import SIGMAS
+
+COMPETITIVE = 1.0  # points below at most
+BETTER = 0.3  # points above at least
+CLEARLY = 1.0
+EVERY_VARIANT = ("as_printed", "reference_code", "reference_code_tol1")
+
+
+def verdicts(records: dict) -> list[Verdict]:
+    """All claims judged, each followed by what its earlier rules say."""
+    return [judge(c, records) for claim in CLAIMS for c in (claim, *claim.earlier)]
+
+
+def rules_commit() -> str | None:
+    """The last commit that touched the rules, None outside a checkout."""
+    path = Path(__file__)
+    command = ["git", "log", "-1", "--format=%H", "--", path.name]
+    try:
+        return (
+            subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip() or None
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def _differences(experiment: str, baseline: str, sigmas, least: float):
+    """Rule: the variant's accuracy minus the baseline's is at least so many points at every sigma."""
+
+    def rule(evidence: Evidence, variant: str) -> tuple[bool, str]:
+        found = {s: evidence.final(experiment, variant, s) - evidence.final(experiment, baseline, s) for s in sigmas}
+        return min(found.values()) >= least, ", ".join(f"{d:+.1f} at σ={s:g}" for s, d in found.items()) + " (points)"
+
+    return rule
+
+
+def _insensitive(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: over eta_0 from 1e-4 to 10 the accuracies of ten epochs lie within 2.0 points, at sigma 2 and 8."""
+    ranges = {}
+    for sigma in (2, 8):
+        found = [100 * r["rows"]["test_accuracy"][-1] for r in evidence.runs("eta0", variant, sigma)]
+        ranges[sigma] = max(found) - min(found)
+    return max(ranges.values()) <= 2.0, ", ".join(f"range {r:.1f} at σ={s:g}" for s, r in ranges.items()) + " (points)"
+
+
+def _settles(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: the lr after epoch 1 is within a factor 1.5 of its median over epochs 2 to 10, for every run and eta_0."""
+    ratios = []
+    for sigma in (2, 8):
+        for record in evidence.runs("eta0", variant, sigma):
+            lr = record["rows"]["lr"]
+            ratio = lr[0] / statistics.median(lr[1:10])
+            ratios.append(max(ratio, 1 / ratio))
+    return max(ratios) <= 1.5, f"largest factor {max(ratios):.2f}"
+
+
+def _constant(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: over epochs 2 to 50 the largest and smallest lr differ by at most a factor 2, for every run on MNIST."""
+    factors = []
+    for sigma in SIGMAS:
+        for record in evidence.runs("dp-adam-mnist", variant, sigma):
+            lr = record["rows"]["lr"][1:50]
+            factors.append(max(lr) / min(lr))
+    return max(factors) <= 2.0, f"largest factor {max(factors):.2f}"
+
+
+def _stable(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: after epoch 10 no run falls more than 5 points below its best so far, and discarding gains at most 1.0."""
+    falls, gains = [], []
+    for sigma in SIGMAS:
+        for record in evidence.runs("dp-adam-mnist", variant, sigma):
+            accuracy, best = [100 * a for a in record["rows"]["test_accuracy"]], 0.0
+            for epoch, value in enumerate(accuracy, 1):
+                best = max(best, value)
+                falls.append(best - value if epoch > 10 else 0.0)
+        change = evidence.final("discarding", "as_printed, discarding", sigma)
+        gains.append(change - evidence.final("dp-adam-mnist", variant, sigma))
+    number = f"largest fall {max(falls):.1f}, largest gain by discarding {max(gains):+.1f} (points)"
+    return max(falls) <= 5.0 and max(gains) <= COMPETITIVE, number
+
+
+def _scaled(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: the scaled error is better than the plain norm by at least 0.3 points, averaged over the four sigma."""
+    found = [
+        evidence.final("dp-adam-mnist", variant, s) - evidence.final("scaled-error", "plain error", s) for s in SIGMAS
+    ]
+    return statistics.fmean(found) >= BETTER, f"{statistics.fmean(found):+.2f} points (mean over σ)"
+
+
+def _loss_at_one(evidence: Evidence, experiment: str, sigmas) -> dict[float, tuple[float, float]]:
+    """Per sigma: points lost at tol 1.0 against the best tol, and that tol."""
+    losses = {}
+    for sigma in sigmas:
+        found = {
+            c["config"]["tol"]: 100 * c["records"][0]["rows"]["test_accuracy"][-1]
+            for c in evidence.curves(experiment, None, sigma)
+        }
+        best = max(found, key=found.get)
+        losses[sigma] = (found[best] - found[1.0], best)
+    return losses
+
+
+def _tol_suits(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: on the tol grid tol 1.0 is at most 1.0 point below the best tol at sigma 2, 4, 6, 8."""
+    losses = _loss_at_one(evidence, "tol-grid", SIGMAS)
+    number = ", ".join(f"{loss:.1f} lost at σ={s:g} (best tol {best:g})" for s, (loss, best) in losses.items())
+    return max(loss for loss, _ in losses.values()) <= COMPETITIVE, number
+
+
+def _small_d(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: in the small-d case the best tol is at most 0.3 and tol 1.0 loses at least 1.0 point, at sigma 2 and 8."""
+    losses = _loss_at_one(evidence, "small-d", (2, 8))
+    number = ", ".join(f"{loss:.1f} lost at σ={s:g} (best tol {best:g})" for s, (loss, best) in losses.items())
+    return all(loss >= CLEARLY and best <= 0.3 for loss, best in losses.values()), number
+
+
+def _same_time(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: an epoch of ADADP takes at most 1.10 times SGD's and Adam's, median over seven turns, both networks."""
+    ratios = {}
+    for curve in evidence.curves("timing"):
+        rows = curve["records"][0]["rows"]
+        for other in ("sgd", "adam"):
+            pairs = zip(rows["adadp"], rows[other], strict=True)
+            ratios[curve["config"]["model"], other] = statistics.median(a / b for a, b in pairs)
+    return max(ratios.values()) <= 1.10, ", ".join(f"{r:.2f} of {o} ({m})" for (m, o), r in ratios.items())
+
+
+def _same_cost(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: after every epoch steps and both epsilons equal Adam's at the same sigma exactly."""
+    columns, worst = ("steps", "epsilon_moments", "epsilon_pld"), 0.0
+    for sigma in SIGMAS:
+        ours, adam = (evidence.runs("dp-adam-mnist", role, sigma)[0]["rows"] for role in (variant, "adam best"))
+        worst = max([worst, *(abs(a - b) for c in columns for a, b in zip(ours[c], adam[c], strict=True))])
+    return worst == 0, f"largest difference {worst:g}"
+
+
+def _about_96(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: without noise, at the tol 0.1 of the paper's other experiments without privacy, 95 to 97 percent."""
+    accuracy = evidence.final("no-noise", f"{variant} tol 0.1", 0)
+    return abs(accuracy - 96) <= 1.0, f"{accuracy:.1f} %"
+
+
+def _comparisons() -> list[Claim]:
+    """The claims of the two comparisons, MNIST and CIFAR-10."""
+    adam, sgd = "Comparison of ADADP against DP-Adam", "Experiments for ADADP and SGD"
+    found = []
+    for data, name, gap in (("mnist", "MNIST", BETTER), ("cifar", "CIFAR-10", CLEARLY)):
+        word = "clearly better" if gap == CLEARLY else "better"
+        rules = [
+            ("competitive", f"On {name}, ADADP is competitive with Adam at its best lr.", adam,
+             f"at most {COMPETITIVE} point below, σ 2, 4, 6, 8, three seeds",
+             _differences(f"dp-adam-{data}", "adam best", SIGMAS, -COMPETITIVE)),
+            ("beats-second", f"On {name}, ADADP is {word} than Adam at its second-best lr.", adam,
+             f"at least {gap} points above, σ 2, 4, 6, 8, three seeds",
+             _differences(f"dp-adam-{data}", "adam second", SIGMAS, gap)),
+            ("beats-transferred-sgd", f"On {name}, ADADP beats SGD whose lr was tuned at σ 2, at σ 4, 6, 8.", sgd,
+             f"at least {BETTER} points above, three seeds",
+             _differences(f"dp-sgd-{data}", "sgd tuned at 2", SIGMAS[1:], BETTER)),
+        ]  # fmt: skip
+        found += [Claim(f"{key}-{data}", *rest, EVERY_VARIANT) for key, *rest in rules]
+    return found
+
+
+_TWO = ("as_printed", "reference_code")
+_METHOD, _TOL = "Adaptive DP algorithm", "Choice of parameter tol"
+CLAIMS: list[Claim] = [
+    *_comparisons(),
+    Claim("eta0", "The initial lr hardly matters.", "Comparison of ADADP against DP-Adam",
+          "range of at most 2.0 points over η₀ from 1e-4 to 10, 10 epochs, σ 2 and 8, one seed", _insensitive, _TWO),
+    Claim("settles", "The lr settles within the first epoch.", "Comparison of ADADP against DP-Adam",
+          "lr after epoch 1 within a factor 1.5 of its median over epochs 2 to 10, every η₀", _settles, _TWO),
+    Claim("constant", "After that the lr is nearly constant.", "Experiments for ADADP and SGD",
+          "largest over smallest lr of epochs 2 to 50 at most 2, every run on MNIST", _constant,
+          EVERY_VARIANT),
+    Claim("stable", "Under privacy the method is stable without discarding steps.", _METHOD,
+          "after epoch 10 no fall of more than 5 points below the best so far; discarding gains at most 1.0 point",
+          _stable),
+    Claim("scaled-error", "The scaled error works better than the plain norm.", _METHOD,
+          "at least 0.3 points better, mean over σ 2, 4, 6, 8, three seeds", _scaled),
+    Claim("tol-one", "tol = 1.0 suits networks with 2T/d = O(1).", _TOL,
+          "on the tol grid at most 1.0 point below the best tol at σ 2, 4, 6, 8, one seed", _tol_suits),
+    Claim("small-d", "When sqrt(d) is far below |B|, a smaller tol is needed.", _TOL,
+          "logistic regression, |B| 4000: best tol at most 0.3 and tol 1.0 loses at least 1.0 point, σ 2 and 8",
+          _small_d),
+    Claim("same-time", "An epoch takes as long as one of SGD or Adam.", "Experiments",
+          "at most 1.10 times, median of seven turns on one device, both networks", _same_time),
+    Claim("same-cost", "An epoch costs as much privacy as one of SGD or Adam.", "Experiments",
+          "steps and epsilons equal after every epoch", _same_cost),
+    Claim("no-noise", "Without noise the MNIST network reaches about 96 %.", "Datasets and test architectures",
+          "95 to 97 % at tol 0.1, 100 epochs, three seeds", _about_96, _TWO),
+]  # fmt: skip

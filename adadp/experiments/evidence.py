@@ -1,0 +1,99 @@
+"""What a claim is, the stored results as its rule sees them, and how a verdict follows.
+
+A rule is asked about the method *as printed* first; if that fails, about the reference code's variant.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from adadp.experiments.results import curves
+
+HOLDS = "holds"
+REFERENCE_ONLY = "holds only in the reference code's variant"
+FAILS = "does not hold"
+UNTESTABLE = "not testable here"
+INCOMPLETE = "not complete yet"
+
+
+class MissingRuns(Exception):
+    """Runs that a rule needs are not stored."""
+
+
+class Evidence:
+    """Stored results as a rule sees them; remembers which runs it used."""
+
+    def __init__(self, records: dict):
+        self.records, self.used, self._curves = records, {}, {}
+
+    def curves(self, experiment: str, role: str | None = None, sigma: float | None = None) -> list[dict]:
+        """Complete curves of that role and sigma.
+
+        Raises:
+            MissingRuns: there is none, or one lacks a seed.
+        """
+        if experiment not in self._curves:
+            self._curves[experiment] = curves(experiment, self.records)
+        found = [
+            c
+            for c in self._curves[experiment]
+            if role in (None, c["role"]) and sigma in (None, c["config"].get("noise_multiplier"))
+        ]
+        if not found or any(len(c["records"]) < c["planned"] for c in found):
+            raise MissingRuns(f"{experiment}: {role or 'all'}" + (f" at sigma {sigma:g}" if sigma is not None else ""))
+        self.used |= {r["id"]: r for c in found for r in c["records"]}
+        return found
+
+    def runs(self, experiment: str, role: str, sigma: float) -> list[dict]:
+        """The records of one curve, one a seed."""
+        return [r for c in self.curves(experiment, role, sigma) for r in c["records"]]
+
+    def final(self, experiment: str, role: str, sigma: float) -> float:
+        """Final accuracy of a curve in percent, mean over its seeds."""
+        return 100 * statistics.fmean(r["rows"]["test_accuracy"][-1] for r in self.runs(experiment, role, sigma))
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim in our words, where the paper makes it, and the rule: (evidence, variant) -> (true or not, numbers)."""
+
+    id: str
+    text: str
+    where: str
+    criterion: str
+    rule: Callable[[Evidence, str], tuple[bool, str]] | None
+    variants: tuple[str, ...] = ("as_printed",)
+    earlier: tuple["Claim", ...] = ()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A judged claim: the verdict, our numbers by variant, the ids of the runs behind them, what is missing."""
+
+    claim: Claim
+    verdict: str
+    numbers: dict[str, str]
+    runs: tuple[str, ...]
+    missing: str = ""
+
+
+def judge(claim: Claim, records: dict) -> Verdict:
+    """Compute the verdict on a claim from stored results (id -> record)."""
+    if claim.rule is None:
+        return Verdict(claim, UNTESTABLE, {}, ())
+    evidence, numbers, outcomes, missing = Evidence(records), {}, [], ""
+    for variant in claim.variants:
+        try:
+            holds, numbers[variant] = claim.rule(evidence, variant)
+        except MissingRuns as error:
+            missing = missing or str(error)
+            holds = None
+        outcomes.append(holds)
+    first, rest = outcomes[0], outcomes[1:]
+    if first:
+        verdict = HOLDS
+    elif first is None or (True not in rest and None in rest):
+        verdict = INCOMPLETE
+    else:
+        verdict = REFERENCE_ONLY if True in rest else FAILS
+    return Verdict(claim, verdict, numbers, tuple(sorted(evidence.used)), missing if verdict == INCOMPLETE else "")
