@@ -21,7 +21,7 @@ COMMON = dict(version="private-1", holdout=0, init="torch", clipping="flat", exp
 )
 DATA = {
     "mnist": dict(dataset="mnist", model="mnist_mlp", max_grad_norm=10),
-    "cifar": dict(dataset="cifar10", features="conv_layers", model="cifar_head", max_grad_norm=3),
+    "cifar": dict(dataset="cifar10", features="conv", model="cifar_head", max_grad_norm=3),
 }
 SIZES = {"mnist": 334336, "cifar": 1055000}  # parameters of the two networks
 ADADP = dict(method="adadp", relative_error=True, alpha_min=0.9, alpha_max=1.1)
