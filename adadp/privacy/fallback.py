@@ -1,0 +1,128 @@
+"""What has no ghost-norm rule: gradients of single examples by vmap(grad), and the models that are refused.
+
+Also the few helpers that both ways share: how a model is called and what a batch of inputs is.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse modules whose training cannot be private, or whose gradient cannot be taken one example at a time.
+
+    Raises:
+        ValueError: names the module, the reason and the usual replacement.
+    """
+    for name, module in model.named_modules():
+        reason = None
+        if isinstance(module, _InstanceNorm):
+            if module.track_running_stats and module.training:
+                reason = (
+                    "keeps running statistics of the data without noise; use track_running_stats=False or nn.GroupNorm"
+                )
+        elif isinstance(module, _BatchNorm):
+            if module.training or module.running_mean is None:
+                reason = ("mixes the examples of a batch, so that no example's influence can be bounded; replace it by "
+                          "nn.GroupNorm, or freeze its statistics with .eval()")  # fmt: skip
+        elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            reason = _embedding_reason(module)
+        if reason:
+            raise ValueError(f"model: {type(module).__name__} at {name or 'the top'!r} {reason}")
+
+
+def _embedding_reason(module) -> str | None:
+    """Why an embedding is refused, or None."""
+    if not module.weight.requires_grad:
+        return None
+    if module.sparse:
+        return "has sparse=True, but noise falls on every row, so the gradient is dense; use sparse=False"
+    if module.max_norm is not None:
+        return "has max_norm, which rescales the rows that the data look up, without noise; use max_norm=None"
+    if module.scale_grad_by_freq:
+        return "has scale_grad_by_freq=True, which mixes the examples of a batch; use scale_grad_by_freq=False"
+    return None
+
+
+def call(model: nn.Module, x):
+    """The model's output: a tuple or list is passed on as positional, a dictionary as keyword arguments."""
+    if isinstance(x, (tuple, list)):
+        return model(*x)
+    return model(**x) if isinstance(x, dict) else model(x)
+
+
+def leaves(x) -> list[Tensor]:
+    """The tensors of an input."""
+    found = list(x.values()) if isinstance(x, dict) else list(x) if isinstance(x, (tuple, list)) else [x]
+    if not found or not all(isinstance(t, Tensor) and t.dim() for t in found):
+        raise TypeError("x must be a tensor with a batch dimension, or a tuple, list or dictionary of such tensors")
+    return found
+
+
+def part(x, index: slice):
+    """The examples ``index`` of an input."""
+    if isinstance(x, dict):
+        return {key: value[index] for key, value in x.items()}
+    return type(x)([value[index] for value in x]) if isinstance(x, (tuple, list)) else x[index]
+
+
+def batch_size(x, y: Tensor, mask: Tensor | None) -> int:
+    """The common length of everything; ValueError names what differs."""
+    sizes = {len(t) for t in leaves(x)}
+    if len(sizes) > 1:
+        raise ValueError(f"x: its tensors hold different numbers of examples: {sorted(sizes)}")
+    size = sizes.pop()
+    if len(y) != size:
+        raise ValueError(f"y holds {len(y)} examples and x holds {size}")
+    if mask is not None and (mask.shape != (size,) or mask.dtype != torch.bool):
+        raise ValueError(f"mask must be a bool tensor of shape ({size},), got {mask.dtype} {tuple(mask.shape)}")
+    return size
+
+
+def per_example_losses(loss: Callable, output, y: Tensor, size: int) -> Tensor:
+    """The losses, shape (B,); anything else is refused, because a mean would hide whose loss it is."""
+    losses = loss(output, y)
+    if losses.shape != (size,):
+        raise ValueError(f"loss must return one value an example, shape ({size},), got {tuple(losses.shape)}; "
+                         'a loss of torch.nn needs reduction="none"')  # fmt: skip
+    return losses
+
+
+def per_example_gradients(
+    model: nn.Module, loss: Callable, params: dict[str, Tensor], x, y: Tensor
+) -> dict[str, Tensor]:
+    """Per-example gradients of the named parameters, each (B, *parameter), by vmap(grad): any operation, but slow.
+
+    Raises:
+        RuntimeError: an operation that vmap cannot batch; the message says what to do.
+    """
+    tensors = leaves(x)
+
+    def one_loss(values, y_one, *x_one):
+        batch = [t.unsqueeze(0) for t in x_one]
+        if isinstance(x, dict):
+            args, kwargs = (), dict(zip(x, batch, strict=True))
+        else:
+            args, kwargs = tuple(batch), {}
+        output = functional_call(model, values, args, kwargs)
+        return per_example_losses(loss, output, y_one.unsqueeze(0), 1).squeeze(0)
+
+    values = {name: p.detach() for name, p in params.items()}
+    shared = vmap(grad(one_loss), in_dims=(None, 0, *[0] * len(tensors)), randomness="different")
+    try:
+        return shared(values, y, *tensors)
+    except RuntimeError as first:
+        # Some operations (GRU) write into a tensor made from a parameter: it must be batched from the start.
+        copies = {name: p.expand(len(y), *p.shape) for name, p in values.items()}
+        try:
+            return vmap(grad(one_loss), randomness="different")(copies, y, *tensors)
+        except RuntimeError:
+            raise RuntimeError(
+                f"model: an operation that uses {', '.join(params)} cannot be differentiated one example at a time "
+                f"({str(first).splitlines()[0]}); freeze these parameters, or write the layer with operations that "
+                "torch.func.vmap supports"
+            ) from first

@@ -1,0 +1,97 @@
+"""Watching a model's forward pass: which operations consumed which parameters, without touching the model.
+
+A ``TorchFunctionMode`` sees every torch function that the forward pass calls. Where a known layer function
+(``F.linear``, ``F.conv2d``, ...) takes one of the model's parameters, it is called with the parameter detached, and its
+input and the place of its output in the graph are written down. The backward pass then asks for gradients at those
+places only, so no weight gradient is computed in vain, and no hook or attribute is ever left on the model. What reaches
+a parameter on another way (a bare parameter in an expression, an unknown layer) shows up as its ordinary gradient.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from adadp.privacy.layers import RULES
+
+
+@dataclass
+class Call:
+    """One call: the function, its arguments, the parameters among them, where the gradient of its output arrives."""
+
+    func: object
+    args: tuple
+    kwargs: dict
+    params: dict[str, Tensor]
+    edge: object
+    version: int
+
+    @property
+    def input(self) -> Tensor:
+        """The layer's input."""
+        return self.args[0] if self.args else self.kwargs["input"]
+
+    @property
+    def layout(self) -> tuple:
+        """What must not depend on the batch: which parameters, and the input's shape without its first dimension."""
+        return (*map(id, self.params.values()), self.input.shape[1:])
+
+    def terms(self, g: Tensor) -> list[tuple[Tensor, object]]:
+        """(parameter, term) pairs, given the gradient with respect to the output."""
+        if self.input._version != self.version:
+            raise RuntimeError("the input of a layer was changed in place after the layer had used it; "
+                               "write the operation out of place")  # fmt: skip
+        makers = RULES[self.func][1](g, *self.args, **self.kwargs)
+        return [(param, makers[name]()) for name, param in self.params.items()]
+
+
+class Recorder(TorchFunctionMode):
+    """Records the calls that use the ``wanted`` parameters while it is entered."""
+
+    def __init__(self, wanted: list[Tensor], token: Tensor):
+        super().__init__()
+        self.wanted = {id(p) for p in wanted}
+        self.token = token
+        self.calls: list[Call] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func not in RULES:
+            return func(*args, **kwargs)
+        return self._layer(func, args, kwargs)
+
+    def _layer(self, func, args, kwargs):
+        """Call the layer with its parameters detached and write the call down."""
+        params, plain, plain_kw = {}, list(args), dict(kwargs)
+        for name, place in RULES[func][0].items():
+            value = args[place] if place < len(args) else kwargs.get(name)
+            if id(value) in self.wanted:
+                params[name] = value
+                (plain, plain_kw)[place >= len(args)][place if place < len(args) else name] = value.detach()
+        out = func(*plain, **plain_kw)
+        if not params:
+            return out
+        if torch.is_grad_enabled() and (not out.requires_grad or out._base is not None):
+            out = _Root.apply(out, self.token)
+        edge = torch.autograd.graph.get_gradient_edge(out) if out.requires_grad else None
+        call = Call(func, args, kwargs, params, edge, 0)
+        call.version = call.input._version
+        self.calls.append(call)
+        return out
+
+
+class _Root(torch.autograd.Function):
+    """The same values as a graph node of their own, no copy.
+
+    A first layer's output needs one because nothing before it asks for a gradient; and an output that is a view needs
+    one because a later in-place operation (``ReLU(inplace=True)``) would move it to another place in the graph.
+    """
+
+    @staticmethod
+    def forward(ctx, out, token):
+        return out.data
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
