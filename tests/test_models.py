@@ -51,7 +51,7 @@ def test_torch_initialisation_is_torchs_own():
     assert torch.equal(models.mnist_mlp()[1].weight, expected)
 
 
-def test_generator_decides_the_weights_and_leaves_the_global_one():
+def test_generator_decides_the_weights():
     first, second = (models.cifar_head(generator=torch.Generator().manual_seed(5)) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 

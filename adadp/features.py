@@ -1,0 +1,145 @@
+"""Convolution features of CIFAR-10: what the paper's private training starts from.
+
+The two convolution layers of the reference network, pre-trained on CIFAR-100 (public data), are applied once and
+frozen; only the fully connected head is trained privately. Features are (N, 1600) and kept in the cache folder.
+"""
+
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from adadp.checkpoint import write_atomic
+from adadp.readers import DataError, RawData
+
+WEIGHTS_NPZ = "cifar100_conv_layers.npz"
+WEIGHTS_URL = "https://github.com/DPBayes/ADADP/raw/master/CIFAR_tests/conv_layers.pt"
+WEIGHTS_SHA256 = "5ab9cbbc36cf8c65b0e1debd5f95cf6a5105faa87f6f9b547a7c3fa0beb4b11e"
+SHAPES = {
+    "conv1.weight": (64, 3, 3, 3),
+    "conv1.bias": (64,),
+    "conv2.weight": (64, 64, 3, 3),
+    "conv2.bias": (64,),
+}
+Weights = dict[str, torch.Tensor]
+
+
+def convolution_features(images: torch.Tensor, weights: Weights) -> torch.Tensor:
+    """What :func:`adadp.models.cifar_cnn` computes before its head: (B, 3, 32, 32) -> (B, 1600)."""
+    for layer in ("conv1", "conv2"):
+        images = F.relu(F.conv2d(images, weights[f"{layer}.weight"], weights[f"{layer}.bias"]))
+        images = F.max_pool2d(images, 3, stride=2)
+    return images.flatten(1)
+
+
+def load_features(
+    raw: RawData, normalise: Callable[[np.ndarray], torch.Tensor], *, data_folder: Path, cache_folder: Path
+) -> tuple[torch.Tensor, torch.Tensor, str]:
+    """Features of the training and the test images, computed once for each pair of data and weights.
+
+    Args:
+        raw: the images, uint8.
+        normalise: uint8 images (B, 32, 32, 3) -> float32 (B, 3, 32, 32).
+        data_folder: where the weights are looked for.
+        cache_folder: where features, and weights once downloaded, are kept.
+
+    Returns:
+        float32 (N_train, 1600), float32 (N_test, 1600), and the weights' provenance.
+
+    Raises:
+        DataError: there are no weights, or they are damaged.
+    """
+    weights, key, said = load_weights(data_folder, cache_folder)
+    path = cache_folder / "features" / f"cifar10-{raw.checksum()[:16]}-{key[:16]}.npz"
+    sizes = {"x_train": len(raw.x_train), "x_test": len(raw.x_test)}
+    arrays = _cached(path, sizes)
+    if arrays is None:
+        arrays = {part: _compute(getattr(raw, part), normalise, weights) for part in sizes}
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+        write_atomic(path, buffer.getvalue())
+    return torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["x_test"]), said
+
+
+def load_weights(data_folder: Path, cache_folder: Path) -> tuple[Weights, str, str]:
+    """The reference network's convolution weights, a checksum of their values, and their provenance.
+
+    The prepared copy in ``data_folder`` is taken if it is there, else the published file, downloaded once and checked.
+
+    Raises:
+        DataError: as :func:`load_features`.
+    """
+    prepared = data_folder / WEIGHTS_NPZ
+    if prepared.exists():
+        source, arrays = prepared, _read_npz(prepared)
+    else:
+        source, arrays = cache_folder / "conv_layers.pt", _published(cache_folder / "conv_layers.pt")
+    for name, shape in SHAPES.items():
+        value = arrays.get(name)
+        if value is None or value.shape != shape or value.dtype != np.float32 or not np.isfinite(value).all():
+            raise DataError(f"{source}: {name} must be finite float32 values of shape {shape}; replace it or delete it")
+    digest = hashlib.sha256()
+    for name in SHAPES:
+        digest.update(np.ascontiguousarray(arrays[name]))
+    key = digest.hexdigest()
+    weights = {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in SHAPES}
+    return weights, key, f"features of the reference network's convolutions (sha256 {key[:12]})"
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an npz without pickled objects."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, AttributeError) as error:
+        raise DataError(f"{path} cannot be read as npz; replace it or delete it") from error
+
+
+def _published(path: Path) -> dict[str, np.ndarray]:
+    """The published file, from the cache or its public home; believed only if its sha256 is the known one."""
+    data = path.read_bytes() if path.exists() else _download(path)
+    if hashlib.sha256(data).hexdigest() != WEIGHTS_SHA256:
+        raise DataError(f"{path} is not the published file (wrong sha256); delete it and let it be downloaded")
+    if not path.exists():
+        write_atomic(path, data)
+    tensors = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return {name: tensor.numpy() for name, tensor in zip(SHAPES, tensors, strict=True)}
+
+
+def _download(path: Path) -> bytes:
+    """The published weights, 155 kB."""
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(WEIGHTS_URL, timeout=30) as reply:
+            return reply.read()
+    except OSError as error:
+        raise DataError(f"{WEIGHTS_URL} cannot be reached; download it elsewhere and save it as {path}") from error
+
+
+@torch.no_grad()
+def _compute(
+    images: np.ndarray, normalise: Callable[[np.ndarray], torch.Tensor], weights: Weights, batch: int = 500
+) -> np.ndarray:
+    """Features of all images, a batch at a time so that the float images never exist all at once."""
+    features = np.empty((len(images), 1600), np.float32)
+    for start in range(0, len(images), batch):
+        part = convolution_features(normalise(images[start : start + batch]), weights)
+        features[start : start + batch] = part.numpy()
+    return features
+
+
+def _cached(path: Path, sizes: dict[str, int]) -> dict[str, np.ndarray] | None:
+    """Cached features, or None where there are none that are whole (they are computed again)."""
+    try:
+        arrays = _read_npz(path)
+    except DataError:
+        return None
+    fits = all(part in arrays and arrays[part].shape == (size, 1600) for part, size in sizes.items())
+    return arrays if fits else None
