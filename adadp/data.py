@@ -74,7 +74,7 @@ class Dataset:
                 raise ValueError(f"x_{split} must be floating point, got {x.dtype}; convert and normalise it first")
             if y.is_floating_point() or y.is_complex() or y.dim() != 1 or len(y) != len(x):
                 raise ValueError(
-                    f"y_{split} must be {len(x)} integer class labels, shape ({len(x)},), got {y.dtype} {tuple(y.shape)}"
+                    f"y_{split} must be {len(x)} integer labels, shape ({len(x)},), got {y.dtype} {tuple(y.shape)}"
                 )
             object.__setattr__(self, f"x_{split}", x)
             object.__setattr__(self, f"y_{split}", y.to(torch.int64))

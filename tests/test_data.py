@@ -268,7 +268,7 @@ def test_a_download_that_was_cut_off_is_not_taken_for_data(folder):
 
 
 def test_unknown_names():
-    with pytest.raises(ValueError, match="mnist, cifar10, mnist-5k.*did you mean 'mnist'"):
+    with pytest.raises(ValueError, match=r"mnist, cifar10, mnist-5k.*did you mean 'mnist'"):
         load("minst")
     with pytest.raises(ValueError, match="features"):
         load("mnist", features="conv")

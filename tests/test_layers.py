@@ -20,7 +20,10 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "models": 2,
     "step_size": 2,
     "multi_tensor": 2,
-    "checkpoint": 1,
+    "features": 1,
+    "history": 2,
+    "readers": 0,
+    "checkpoint": 0,
     "reference": 1,
     "figures": 5,
 }
