@@ -63,7 +63,7 @@ def test_a_fixed_step_is_stable_below_two_over_l_only():
 def test_algorithm_1_settles_on_the_limit_and_the_plateau(lr):
     bowl = quadratic()
     run = adapt(bowl, lr, 0.1, 400)
-    assert np.median(run.lr[-100:]) == pytest.approx(2 / bowl.lipschitz, rel=0.05)
+    assert np.median(run.lr[-100:]) == pytest.approx(2 / bowl.lipschitz, rel=0.1)
     assert bowl.loss(run.path[-100:]).mean() == pytest.approx(bowl.lipschitz * 0.1**2 / 2, rel=0.2)
 
 
@@ -83,11 +83,16 @@ def test_a_discarded_step_goes_nowhere():
 
 
 def test_the_printed_rule_swings_and_the_square_root_lands():
-    ratios = [np.ptp(np.log(settle(quadratic(), 0.012, 0.1, p, 80)[40:])) for p in (1, 0.5)]
+    ratios = [np.ptp(np.log(settle(quadratic(), 0.014, 0.1, p, 80)[40:])) for p in (1, 0.5)]
     assert ratios[0] > 0.01 and ratios[1] < 1e-9
 
 
+@pytest.fixture(scope="module")
 def figures():
+    return list(_figures())
+
+
+def _figures():
     bowl, bend = quadratic(), valley()
     runs = {"fixed": descend(bowl, 0.05, 20), "adaptive": adapt(bowl, 1.0, 0.1, 10)}
     yield step_doubling.flow_and_descent([bowl, bend], [(0.02,), (0.005,)], 10)
@@ -100,8 +105,8 @@ def figures():
 
 
 @pytest.mark.parametrize("index", range(7))
-def test_every_figure_has_words(index):
-    fig = list(figures())[index]
+def test_every_figure_has_words(figures, index):
+    fig = figures[index]
     assert len(plots.describe(fig)) > 60, "the text alternative says what is seen"
     assert plots.caption(fig)
     assert not any(word in plots.describe(fig) for word in ("nan", "inf"))
