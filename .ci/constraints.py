@@ -18,8 +18,8 @@ from pip._vendor.packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
 FREE = {
-    "adadp", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "mlxtend", "dp-accounting", "joblib", "contourpy",
-    "pip", "setuptools", "wheel", "cffi", "greenlet", "packaging",  # the extra 'federated' keeps packaging older
+    "adadp", "torch", "torchvision", "numpy", "scipy", "scikit-learn", "mlxtend", "dp-accounting", "joblib",
+    "contourpy", "pip", "setuptools", "wheel", "cffi", "greenlet", "packaging",  # federated keeps packaging older
 }  # fmt: skip
 
 
