@@ -1,0 +1,61 @@
+"""Accuracy and loss of a model, and the placing of batches where the model is."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, x: Tensor, y: Tensor, *, loss: Loss, batch_size: int = 1000
+) -> tuple[float | None, float | None]:
+    """Accuracy (0..1) and mean loss in evaluation mode; every module's mode is restored afterwards.
+
+    Args:
+        model: outputs (B, classes).
+        x: examples (N, ...), moved to the model's device a batch at a time.
+        y: labels (N,).
+        loss: (output, y) -> (B,).
+        batch_size: examples at once.
+
+    Returns:
+        (None, None) for no examples.
+    """
+    if len(x) == 0:
+        return None, None
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        right, total = 0.0, 0.0
+        for start in range(0, len(x), batch_size):
+            part, labels = placed(model, x[start : start + batch_size], y[start : start + batch_size])
+            output = model(part)
+            right = right + (output.argmax(1) == labels).sum()
+            total = total + loss(output, labels).double().sum()
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    return float(right) / len(x), float(total) / len(x)
+
+
+def pick_device(device: str | torch.device = "auto") -> torch.device:
+    """The device meant: "auto" is CUDA where there is one, else the CPU.
+
+    Raises:
+        ValueError: there is no such device here.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.empty(0, device=device).device
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device={str(device)!r} is not there; use 'auto' or 'cpu'") from error
+
+
+def placed(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A batch on the model's device, in its floating-point type (a float64 model takes float64)."""
+    like = next(model.parameters(), x)
+    return x.to(like.device, like.dtype if like.is_floating_point() else x.dtype), y.to(like.device)

@@ -1,0 +1,127 @@
+"""The state of a training run and the steps that change it: what :func:`adadp.training.train` goes through, and what
+its checkpoint holds."""
+
+from collections.abc import Callable
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from adadp import checkpoint
+from adadp.evaluation import evaluate, placed
+from adadp.history import History
+
+
+class TrainingRun:
+    """One run of :func:`adadp.training.train`, whose arguments it takes.
+
+    Attributes:
+        step, epoch: how far it is.
+        total, per_epoch: gradients in all and in an epoch.
+        history: filled as the run goes on.
+        callbacks: called after every epoch.
+        epsilon: steps -> epsilon.
+    """
+
+    def __init__(self, model, data, optimizer, sampling, gradient, loss, generator, device):
+        self.model, self.optimizer, self.gradient, self.loss = model.to(device), optimizer, gradient, loss
+        self.data, self.size = data, len(data.x_train)
+        self.x, self.y = data.x_train.to(device), data.y_train.to(device)
+        seed = None if generator else int(torch.randint(2**62, ()))
+        self.generator = generator or torch.Generator().manual_seed(seed)
+        self.total, self.per_epoch = sampling.num_steps(self.size), sampling.steps_per_epoch(self.size)
+        self.name = f"{sampling} on {data.provenance} ({self.size}), {type(optimizer).__name__}"
+        self.step, self.epoch, self.history, self.callbacks = 0, 0, History(), []
+        self.epsilon: Callable[[int], float | None] = lambda steps: None
+
+    def one_epoch(self, batches, bar) -> None:
+        """Up to an epoch's gradients; in the first, lr and error of every ADADP iteration are kept."""
+        iterations = []
+        for indices in islice(batches, min(self.per_epoch, self.total - self.step)):
+            self.one_step(indices.to(self.x.device))
+            self.step += 1
+            if self.epoch == 0 and getattr(self.optimizer, "phase", 1) == 0:
+                lr = self.optimizer.param_groups[0]["lr"]
+                iterations.append((self.step, lr.clone() if isinstance(lr, Tensor) else lr, self.optimizer.error))
+            bar.update()
+        self.epoch += 1
+        # turned into numbers here, once: on CUDA each conversion waits for the device
+        self.history.first_epoch += [{"step": s, "lr": float(r), "error": float(e)} for s, r, e in iterations]
+
+    def one_step(self, indices: Tensor) -> None:
+        """One gradient and one step of the optimizer."""
+        x, y = placed(self.model, self.x[indices], self.y[indices])
+        if self.gradient is not None:
+            self.gradient.backward(x, y)
+        else:
+            self.optimizer.zero_grad()
+            if len(x):
+                self.loss(self.model(x), y).mean().backward()
+            else:  # the mean over nothing is nan
+                for p in self.model.parameters():
+                    p.grad = torch.zeros_like(p) if p.requires_grad else None
+        self.optimizer.step()
+
+    def row(self) -> dict:
+        """One evaluation: accuracy and epsilon after the same gradients."""
+        accuracy, loss = evaluate(self.model, self.data.x_test, self.data.y_test, loss=self.loss)
+        error, discarded = (getattr(self.optimizer, name, None) for name in ("error", "discarded"))
+        return {
+            "epoch": self.epoch,
+            "steps": self.step,
+            "test_accuracy": accuracy,
+            "test_loss": loss,
+            "lr": float(self.optimizer.param_groups[0]["lr"]),
+            "error": None if error is None else float(error),
+            "discarded": None if discarded is None else int(discarded),
+            "epsilon": self.epsilon(self.step),
+        }
+
+    def call_back(self) -> None:
+        """Callbacks and schedulers, after an epoch."""
+        for callback in self.callbacks:
+            if isinstance(callback, torch.optim.lr_scheduler.LRScheduler):
+                callback.step()
+            else:
+                callback(epoch=self.epoch, model=self.model, optimizer=self.optimizer, history=self.history)
+
+    def _stateful(self) -> list:
+        """Whatever has a state of its own, always in the same order."""
+        return [self.model, self.optimizer, *(c for c in self.callbacks if hasattr(c, "load_state_dict"))]
+
+    def _generators(self) -> list[torch.Generator]:
+        """Generators of batches and of noise, and torch's own (dropout, and noise without a generator)."""
+        own = [self.generator, getattr(self.gradient, "generator", None), torch.default_generator]
+        if self.x.is_cuda:
+            own.append(torch.cuda.default_generators[self.x.device.index])
+        return [g for g in own if g is not None]
+
+    def save(self, path) -> None:
+        """Everything needed to continue, atomically."""
+        state = {
+            "run": self.name,
+            "step": self.step,
+            "epoch": self.epoch,
+            "history": self.history.to_json(),
+            "states": [part.state_dict() for part in self._stateful()],
+            "generators": [g.get_state() for g in self._generators()],
+        }
+        checkpoint.save(path, state)
+
+    def resume(self, path) -> None:
+        """Continue where :meth:`save` left off."""
+        state = checkpoint.load(path)
+        try:
+            same = state["run"] == self.name and len(state["states"]) == len(self._stateful())
+            history = History.from_json(state["history"]) if same else None
+        except (KeyError, TypeError, ValueError) as error:
+            raise RuntimeError(f"{path} is not a checkpoint of a training run; delete it and start again") from error
+        if history is None or history.privacy != self.history.privacy:
+            raise ValueError(
+                f"checkpoint {path} belongs to another run ({state['run']}); delete it or name another file"
+            )
+        for part, stored in zip(self._stateful(), state["states"], strict=True):
+            part.load_state_dict(stored)
+        for own, stored in zip(self._generators(), state["generators"], strict=True):
+            own.set_state(stored)
+        self.step, self.epoch, self.history = state["step"], state["epoch"], history
