@@ -15,9 +15,9 @@ INITS = ("torch", "reference_code")
 
 
 def mnist_mlp(*, init: str = "torch", generator: torch.Generator | None = None) -> nn.Sequential:
-    """784-256-256-256-10 without biases: 334336 parameters (Section 5.1, Koskela & Honkela).
+    """784-256-256-256-10 without biases: 334336 parameters.
 
-    The paper says two hidden layers, but its parameter count is that of three.
+    The paper says two hidden layers (Section "Datasets and test architectures"); its count is that of three.
 
     Args:
         init: "torch" draws U(-b, b) with b = 1/sqrt(fan_in), as torch does; "reference_code" takes b = 1/sqrt(fan_out).

@@ -119,7 +119,7 @@ class AdaptThenDecay:
     Raises:
         ValueError: an argument is out of range.
 
-    Reference: Section 5.2, Koskela & Honkela.
+    Reference: Section "Comparison of ADADP against DP-Adam", Koskela & Honkela.
     """
 
     def __init__(self, epochs: int = 50, decay: float = 0.1):
