@@ -1,6 +1,7 @@
 """`build_book`: execute the notebooks, lay out a mirror of the sources, let Jupyter Book build it, swap it in."""
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -23,6 +24,8 @@ from adadp.publishing.execute import Page, environment, execute
 PROFILES = ("quick", "paper")
 DEVICES = ("auto", "cpu", "cuda")
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"  # its script may not be on the path
+COMPLAINT = r"\b(WARNING|ERROR|CRITICAL|Exception)\b|^\w*Error: "
+UNWRITTEN = r"OSError|No space left|File too large|quota exceeded|Permission denied|Failed to copy"
 COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
 
 
@@ -72,7 +75,7 @@ def build_book(
     pages = toc.pages(root)
     build = root / "_build"
     output = Path(output).resolve() if output else build / "html"
-    with _lock(build, report):
+    with _disk_full_said(build), _lock(build, report):
         executed = execute(
             [p for p in pages if p.suffix == ".ipynb"], root=root, cache=build / "nbcache",
             parameters={"profile": profile, "seed": seed, "device": device},
@@ -104,6 +107,17 @@ def _check(profile: str, device: str) -> None:
         raise ValueError(f"profile must be one of {', '.join(PROFILES)}, got {profile!r}")
     if device not in DEVICES:
         raise ValueError(f"device must be one of {', '.join(DEVICES)}, got {device!r}")
+
+
+@contextlib.contextmanager
+def _disk_full_said(build: Path) -> Iterator[None]:
+    """Say what to do where there is no room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        raise OSError(f"no space left for {build}: free some and start again; the previous book is intact") from error
 
 
 @contextlib.contextmanager
@@ -140,8 +154,9 @@ def _stderr(executed: list[Page]) -> list[str]:
 
 
 def _listing(what: str, warnings: list[str]) -> str:
-    """One error out of several warnings."""
-    return f"{what} ({len(warnings)}): " + "; ".join(warnings)
+    """One error out of several warnings; all of them are on the screen or in the log."""
+    more = f"; and {len(warnings) - 5} more" if len(warnings) > 5 else ""
+    return f"{what} ({len(warnings)}): " + "; ".join(warnings[:5]) + more
 
 
 def _mirror(root: Path, src: Path, executed: list[Page]) -> None:
@@ -221,6 +236,9 @@ def _sphinx(
             ).returncode  # fmt: skip
         found = complaints(log.read_text(encoding="utf-8", errors="replace"), src)
         html = new / "_build" / "html"
+        unwritten = [line for line in found if re.search(UNWRITTEN, line)]
+        if unwritten:  # Sphinx only warns where it cannot write a style sheet
+            raise RuntimeError(f"the pages could not be written: {unwritten[-1]} (all of it: {log})")
         if code or not (html / "index.html").is_file():
             raise RuntimeError(_listing("Jupyter Book failed", found or _tail(log)) + f" (all of it: {log})")
         state.write(html, warnings + found)
@@ -234,7 +252,7 @@ def _sphinx(
 def complaints(log: str, src: Path) -> list[str]:
     """Warnings and errors in Sphinx's output, once each, with paths as in the repository."""
     log = re.sub(r"\x1b\[[0-9;]*m", "", log)
-    lines = [line.strip() for line in log.splitlines() if re.search(r"\b(WARNING|ERROR|CRITICAL|Exception)\b", line)]
+    lines = [line.strip() for line in log.splitlines() if re.search(COMPLAINT, line)]
     return list(dict.fromkeys(line.replace(f"{src}{os.sep}", "") for line in lines))
 
 

@@ -21,6 +21,17 @@ def clean_scripts(app: Any, pagename: str, templatename: str, context: dict[str,
     context.setdefault("default_mode", "auto")
 
 
+def add_execution(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Tell on an executed page when it was executed: pages that did not change are older than the book."""
+    source = Path(app.srcdir) / f"{pagename}.ipynb"
+    if doctree is None or not source.is_file():
+        return
+    run = json.loads(source.read_text(encoding="utf-8"))["metadata"].get("adadp")
+    if run:
+        line = f"This page was executed on {run['date']} in {run['seconds']:.0f} s."
+        context["theme_extra_footer"] = f'{context.get("theme_extra_footer", "")}<p class="adadp-origin">{line}</p>'
+
+
 def origin(facts: dict[str, Any]) -> str:
     """HTML of the line in every page's footer.
 
@@ -34,7 +45,8 @@ def origin(facts: dict[str, Any]) -> str:
 
 
 def add_origin(app: Any, config: Any) -> None:
-    """Put the facts of this build, where they are known, into the footer."""
+    """Put the facts of this build, where they are known, into the footer; one search field is enough."""
+    config.html_theme_options.setdefault("navbar_persistent", [])
     path = Path(app.srcdir) / FILE
     if path.is_file():
         config.html_theme_options["extra_footer"] = origin(json.loads(path.read_text(encoding="utf-8")))
@@ -61,5 +73,6 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_config_value("comments_config", {}, "env")  # Jupyter Book sets it even where the extension is left out
     app.connect("config-inited", add_origin)
     app.connect("html-page-context", clean_scripts, priority=999)
+    app.connect("html-page-context", add_execution)
     app.connect("build-finished", prune, priority=999)  # after sphinx-mathjax-offline has copied everything
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,10 +4,13 @@ A JSON job comes in on standard input, a JSON answer goes out on standard output
 several notebooks run side by side and Ctrl-C ends kernel and all.
 """
 
+import contextlib
 import json
 import re
 import sys
 import tempfile
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     import papermill
     from papermill.exceptions import PapermillExecutionError
 
-    target = Path(job["target"])
+    target, start = Path(job["target"]), time.perf_counter()
     with tempfile.TemporaryDirectory() as empty:
         try:
             papermill.execute_notebook(
@@ -37,6 +40,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:  # a dead kernel, a timeout: papermill lets nbclient's own errors through
             return _failure(target, f"{type(error).__name__}: {error}", "")
     nb = nbk.clean(nbk.read(target), job["parameters"])
+    nb.metadata["adadp"] = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "seconds": round(time.perf_counter() - start, 1)}
     target.write_text(nbformat.writes(nb) + "\n", encoding="utf-8")
     return {}
 
@@ -45,9 +49,9 @@ def _failure(target: Path, message: str, traceback: str) -> dict[str, Any]:
     """Which code cell of the committed notebook it was, and what happened there."""
     message = _COLOUR.sub("", message).strip().splitlines()[0]
     failure: dict[str, Any] = {"error": message, "traceback": _COLOUR.sub("", traceback), "cell": None}
-    if target.exists():
+    with contextlib.suppress(OSError, ValueError):  # no notebook, or half of one, was left behind
         for number, cell in enumerate(nbk.code_cells(nbk.read(target)), start=1):
-            if cell.metadata.get("papermill", {}).get("status") in ("failed", "running"):
+            if cell.metadata.get("papermill", {}).get("start_time"):  # the last one that was begun
                 failure |= {"cell": number, "source": cell.source}
     return failure
 

@@ -1,0 +1,498 @@
+"""The pipeline on a small book of its own: what it refuses, what it keeps, what it does again, and how it ends."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from adadp.publishing import build, inputs, provenance, sphinx_extension, toc, worker
+from adadp.publishing import notebook as nbk
+from adadp.publishing.build import build_book
+from adadp.publishing.execute import Page, environment
+
+ROOT = Path(__file__).resolve().parents[1]
+PARAMETERS = 'profile = "quick"\nseed = 0\ndevice = "cpu"'
+QUICK = {"profile": "quick", "seed": 0, "device": "cpu"}
+
+
+def notebook(*sources: str, parameters: str = PARAMETERS):
+    """A notebook: title, parameters cell, and one code cell for each source."""
+    cells = [
+        new_markdown_cell("# Page\n\nAn equation $x^2$."),
+        new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+    ]
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return new_notebook(cells=[*cells, *map(new_code_cell, sources)], metadata={"kernelspec": kernel})
+
+
+def write(root: Path, *sources: str) -> None:
+    """Make ``sources`` the cells of the small book's notebook."""
+    nbformat.write(notebook(*sources), root / "notebooks" / "page.ipynb")
+
+
+GOOD = """from adadp.publishing import record
+record('loss', 0.1234)
+record('provenance', 'toy data')
+print(profile, seed)"""
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository with one prose page, one notebook, the real configuration and the real package."""
+    root = tmp_path / "repository"
+    (root / "notebooks").mkdir(parents=True)
+    shutil.copytree(ROOT / "adadp", root / "adadp", ignore=shutil.ignore_patterns("__pycache__", "stored"))
+    shutil.copytree(ROOT / "book" / "assets", root / "book" / "assets")
+    shutil.copy2(ROOT / "book" / "references.bib", root / "book")
+    shutil.copy2(ROOT / "_config.yml", root)
+    (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: notebooks/page\n")
+    (root / "book" / "index.md").write_text("# Book\n\nLoss {glue:text}`../notebooks/page.ipynb::loss:.2f`.\n")
+    write(root, GOOD)
+    monkeypatch.setenv("ADADP_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("ADADP_COMMIT", "0123456789abcdef")
+    return root
+
+
+@pytest.fixture
+def old(root):
+    """The same repository with a previous book in place; gives the content of its first page."""
+    page = root / "_build" / "html" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("the previous book")
+    return page
+
+
+def lines(**options) -> tuple[list[str], Path]:
+    """What a build says about its progress, and the index it returns."""
+    said: list[str] = []
+    return said, build_book(device="cpu", report=said.append, **options)
+
+
+# --- parameters and clean-up of one notebook ------------------------------------------------------------------------
+
+
+def test_parameters_are_read():
+    assert nbk.parameters(notebook("1"), "n") == {"profile": "quick", "seed": 0, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "complaint"),
+    [
+        ("profile = 'quick'\nseed = 0", "does not set device"),
+        (f"{PARAMETERS}\nn = {{'quick': 1}}[profile]", "line 4 of the parameters cell must be `name = literal`"),
+        (f"{PARAMETERS}\nprint(seed)", "line 4"),
+        (f"import os\n{PARAMETERS}", "line 1"),
+        (f"{PARAMETERS}\na = b = 1", "line 4"),
+    ],
+)
+def test_parameters_cell_holds_three_literals(parameters, complaint):
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        nbk.parameters(notebook("1", parameters=parameters), "notebooks/n.ipynb")
+
+
+def test_parameters_cell_is_the_first_and_the_only_one():
+    nb = notebook("1")
+    nb.cells[1].metadata = {}
+    with pytest.raises(ValueError, match=r"notebooks/n\.ipynb: exactly one code cell, the first"):
+        nbk.parameters(nb, "notebooks/n.ipynb")
+    nb = notebook("1")
+    nb.cells.insert(0, new_code_cell("import os"))
+    with pytest.raises(ValueError, match="the first"):
+        nbk.parameters(nb, "n")
+
+
+def test_clean_strips_state_times_and_the_repeated_cell():
+    nb = notebook("1")
+    nb.metadata |= {"widgets": {"state": 1}, "papermill": {"input_path": "/home/someone"}}
+    nb.cells.insert(2, new_code_cell("# Parameters", metadata={"tags": ["injected-parameters"]}))
+    nb.cells[3].metadata = {"papermill": {"duration": 1}, "execution": {"t": 1}, "tags": []}
+    nbk.clean(nb, QUICK)
+    assert set(nb.metadata) == {"kernelspec"}
+    assert len(nb.cells) == 3 and nb.cells[2].metadata == {}
+
+
+def test_clean_keeps_the_cell_that_changed_a_value():
+    nb = notebook("1")
+    nb.cells.insert(2, new_code_cell("seed = 7", metadata={"tags": ["injected-parameters"]}))
+    assert [c.source for c in nbk.clean(nb, QUICK | {"seed": 7}).cells][2] == "seed = 7"
+
+
+def test_record_is_found_again(monkeypatch):
+    import IPython.display
+    import numpy as np
+    import torch
+
+    from adadp.publishing import record
+
+    shown = []
+    monkeypatch.setattr(IPython.display, "display", lambda data, raw, metadata: shown.append((data, metadata)))
+    for name, value in (("a", np.float64(0.5)), ("b", torch.tensor(3)), ("c", "text"), ("d", [1, "x"])):
+        record(name, value)
+    nb = notebook("1")
+    nb.cells[2].outputs = [new_output("display_data", data=d, metadata=m) for d, m in shown]
+    assert nbk.recorded(nb) == {"a": 0.5, "b": 3, "c": "text", "d": [1, "x"]}
+    with pytest.raises(ValueError, match="identifier"):
+        record("final loss", 1)
+
+
+# --- table of contents ----------------------------------------------------------------------------------------------
+
+
+def test_pages_in_reading_order(root):
+    assert [p.relative_to(root).as_posix() for p in toc.pages(root)] == ["book/index.md", "notebooks/page.ipynb"]
+
+
+def test_toc_and_files_must_agree(root):
+    (root / "book" / "extra.md").write_text("# Extra")
+    (root / "book" / "_fragment.md").write_text("included elsewhere")
+    (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: notebooks/gone\n")
+    with pytest.raises(ValueError, match="differ") as error:
+        build_book(root)
+    for fault in (
+        "notebooks/gone is listed but there is no such file",
+        "extra.md in book/ is not listed",
+        "page.ipynb",
+    ):
+        assert fault in str(error.value)
+    assert "_fragment" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "root: [", "", "root: book/index\nchapters: [1]\n"])
+def test_toc_that_is_none(root, text):
+    (root / "_toc.yml").write_text(text)
+    with pytest.raises(ValueError, match=r"_toc\.yml"):
+        build_book(root)
+
+
+def test_no_toc_and_unknown_arguments(root, tmp_path):
+    with pytest.raises(ValueError, match="repository's root"):
+        build_book(tmp_path)
+    with pytest.raises(ValueError, match="profile must be one of quick, paper, got 'quikc'"):
+        build_book(root, profile="quikc")
+    with pytest.raises(ValueError, match="device"):
+        build_book(root, device="tpu")
+
+
+# --- what makes a page be executed again ----------------------------------------------------------------------------
+
+
+def _key(root: Path, **changes) -> str:
+    parameters = QUICK | changes
+    return inputs.digest(root / "notebooks" / "page.ipynb", inputs.surroundings(root, "cpu"), parameters)
+
+
+def _edit_code(root, monkeypatch):
+    (root / "adadp" / "models.py").open("a").write("\n# another line\n")
+
+
+def _edit_notebook(root, monkeypatch):
+    write(root, GOOD + "\n1")
+
+
+def _store_result(root, monkeypatch):
+    (root / "adadp" / "experiments" / "stored").mkdir(parents=True, exist_ok=True)
+    (root / "adadp" / "experiments" / "stored" / "run.json").write_text("{}")
+
+
+def _add_data(root, monkeypatch):
+    (inputs.data_folder() / "MNIST").mkdir(parents=True)
+    (inputs.data_folder() / "MNIST" / "images").write_bytes(b"123")
+
+
+def _new_version(root, monkeypatch):
+    monkeypatch.setattr(inputs, "version", lambda name: "999")
+
+
+def _gpu(root, monkeypatch):
+    monkeypatch.setattr(inputs, "device_name", lambda device: "Some GPU")
+
+
+@pytest.mark.parametrize("change", [_edit_code, _edit_notebook, _store_result, _add_data, _new_version, _gpu])
+def test_key_changes_with_what_a_page_depends_on(root, monkeypatch, change):
+    before = _key(root)
+    assert _key(root) == before
+    change(root, monkeypatch)
+    assert _key(root) != before
+
+
+def test_key_changes_with_profile_seed_and_device(root):
+    assert len({_key(root), _key(root, profile="paper"), _key(root, seed=1), _key(root, device="cuda")}) == 4
+
+
+def test_key_does_not_depend_on_bytecode_or_place(root, tmp_path):
+    before = _key(root)
+    (root / "adadp" / "__pycache__").mkdir()
+    (root / "adadp" / "__pycache__" / "x.pyc").write_bytes(b"1")
+    moved = root.rename(tmp_path / "elsewhere")
+    assert _key(moved) == before
+
+
+# --- the whole way --------------------------------------------------------------------------------------------------
+
+
+def test_book_is_built_kept_and_rebuilt(root):
+    said, index = lines(root=root, strict=True)
+    assert index == root / "_build" / "html" / "index.html" and index.is_file()
+    assert any(re.search(r"notebooks/page\.ipynb: executed in \d+\.\d s", line) for line in said)
+    prose = (root / "_build/html/book/index.html").read_text()
+    assert "Loss" in prose and ">0.12<" in prose
+    assert "from commit 0123456789ab, profile quick, seed 0, on cpu. Data: toy data." in prose
+    page = (root / "_build/html/notebooks/page.html").read_text()
+    assert "quick 0" in page and "This page was executed on" in page
+    committed = nbk.read(root / "notebooks/page.ipynb")
+    assert not any(c.outputs for c in nbk.code_cells(committed)), "the committed notebook was written to"
+    executed = json.loads((root / "_build/html/_sources/notebooks/page.ipynb").read_text())
+    assert not {"widgets", "papermill"} & set(executed["metadata"])
+    _nothing_from_elsewhere(index.parent)
+    _no_launch_buttons(page)
+
+    said, _ = lines(root=root, strict=True)
+    assert said == ["  notebooks/page.ipynb: unchanged", f"  nothing changed since {index.parent} was built"]
+
+    (root / "book/index.md").write_text("# Another title\n")
+    said, _ = lines(root=root)
+    assert said[0] == "  notebooks/page.ipynb: unchanged" and "pages built" in said[1]
+    assert "Another title" in (root / "_build/html/book/index.html").read_text()
+
+    said, _ = lines(root=root, seed=3)
+    assert "executed in" in said[0]
+    page = (root / "_build/html/notebooks/page.html").read_text()
+    assert "quick 3" in page and 'class="n">seed</span>' in page
+
+
+def _nothing_from_elsewhere(html: Path) -> None:
+    """No page loads anything over the network."""
+    loads = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)\s*=\s*[\"']((?:https?:)?//[^\"']*)")
+    for page in html.rglob("*.html"):
+        assert loads.findall(page.read_text(encoding="utf-8")) == [], page
+
+
+def _no_launch_buttons(page: str) -> None:
+    """A book without an address has no buttons that lead nowhere."""
+    assert "colab" not in page and "mybinder" not in page and "launch-buttons" not in page
+
+
+def test_launch_buttons_with_an_address(root):
+    _, index = lines(
+        root=root, repository="https://github.com/org/name", branch="0123abc", base_url="https://org.io/b/"
+    )
+    page = (index.parent / "notebooks/page.html").read_text()
+    assert "https://colab.research.google.com/github/org/name/blob/0123abc/notebooks/page.ipynb" in page
+    assert "https://mybinder.org/v2/gh/org/name/0123abc?urlpath=lab/tree/notebooks/page.ipynb" in page
+    assert yaml.safe_load((root / "_config.yml").read_text()).get("repository") is None
+
+
+def test_failing_cell_is_named_and_the_old_book_stays(root, old, capsys):
+    write(root, GOOD, "x = {}\n\nx['missing']")
+    with pytest.raises(RuntimeError) as error:
+        lines(root=root)
+    assert str(error.value).startswith("notebooks/page.ipynb, code cell 3: KeyError: 'missing'")
+    assert "previous book" in str(error.value) and old.read_text() == "the previous book"
+    shown = capsys.readouterr().err
+    assert "notebooks/page.ipynb, code cell 3" in shown and "----> 3 x['missing']" in shown
+    assert not list((root / "_build/nbcache").iterdir()), "a failed page must not be kept"
+
+
+def test_dead_kernel_is_named(tmp_path):
+    nbformat.write(notebook("1", "import os\nos._exit(3)", "2"), tmp_path / "n.ipynb")
+    job = {"source": str(tmp_path / "n.ipynb"), "target": str(tmp_path / "o.ipynb"), "parameters": QUICK, "timeout": 60}
+    failure = worker.run(job)
+    assert failure["cell"] == 3 and "DeadKernel" in failure["error"]
+
+
+def test_cell_that_never_ends_is_named(tmp_path):
+    nbformat.write(notebook("import time\ntime.sleep(60)"), tmp_path / "n.ipynb")
+    job = {"source": str(tmp_path / "n.ipynb"), "target": str(tmp_path / "o.ipynb"), "parameters": QUICK, "timeout": 1}
+    failure = worker.run(job)
+    assert failure["cell"] == 2 and "CellTimeout" in failure["error"]
+
+
+def test_strict_refuses_what_a_plain_build_lists(root, old):
+    write(root, GOOD, "import warnings\nwarnings.warn('look out')")
+    with pytest.raises(RuntimeError, match=r"notebooks/page\.ipynb, code cell 3 wrote to stderr: .*look out"):
+        lines(root=root, strict=True)
+    (root / "book/index.md").write_text("# Book\n\nSee [that](missing.md) and {eq}`nowhere`.\n")
+    assert old.read_text() == "the previous book"
+    said, _ = lines(root=root)
+    listed = [line for line in said if line.startswith("  warning: ")]
+    assert len(listed) == 3, said
+    assert any("book/index.md:3" in line and "missing.md" in line for line in listed)
+    said, _ = lines(root=root)
+    assert [line for line in said if line.startswith("  warning: ")] == listed, "a kept book keeps its warnings"
+
+    write(root, GOOD)
+    before = (root / "_build/html/book/index.html").read_bytes()
+    with pytest.raises(RuntimeError, match=r"Jupyter Book failed \(2\): book/index\.md:3: WARNING"):
+        lines(root=root, strict=True)
+    assert (root / "_build/html/book/index.html").read_bytes() == before
+    assert not (root / "_build/new").exists()
+
+
+# --- endings --------------------------------------------------------------------------------------------------------
+
+
+def _start(root: Path, *arguments: str, **options) -> subprocess.Popen:
+    """``adadp book`` in a process of its own."""
+    command = [sys.executable, "-m", "adadp", "book", "--device", "cpu", *arguments]
+    return subprocess.Popen(
+        command, cwd=root, env=environment(ROOT), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
+    )
+
+
+def _processes(word: str) -> list[str]:
+    """Command lines of running processes that contain a word."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if word.encode() in path.read_bytes():
+                found.append((path.parent / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue  # it ended meanwhile, or is another user's
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads processes from /proc")
+def test_interrupt_ends_everything_and_keeps_the_old_book(root, old, monkeypatch):
+    mark = f"ADADP_TEST_MARK={root}"
+    monkeypatch.setenv(*mark.split("=", 1))
+    flag = root / "started"
+    write(root, f"open({str(flag)!r}, 'w').close()\nimport time\ntime.sleep(100)")
+    process = _start(root)
+    deadline = time.monotonic() + 60
+    while not flag.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert flag.exists(), "the notebook never started"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130 and err.strip() == "adadp: interrupted"
+    assert old.read_text() == "the previous book"
+    while (left := _processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    mine = " ".join(Path("/proc/self/cmdline").read_text().split("\0"))
+    assert [p for p in left if p.strip() != mine.strip()] == []
+    assert not list((root / "_build/nbcache").iterdir())
+
+
+@pytest.mark.parametrize("kilobytes", [1, 200])
+def test_write_errors_keep_the_old_book(root, old, kilobytes):
+    """A limit on file sizes fails writes for real: of the executed notebook (1 kB), or of the pages (200 kB)."""
+    import resource
+
+    limit = kilobytes * 1024
+    process = _start(root, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)))
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 2, err
+    assert err.strip().splitlines()[-1].startswith("adadp: error: ") and "Traceback" not in err
+    assert "File too large" in err or "no space left" in err
+    assert old.read_text() == "the previous book"
+    assert not (root / "_build/new").exists()
+
+
+def test_full_disk_says_what_to_do(root, old, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(build.shutil, "copytree", full)
+    monkeypatch.setattr(build, "execute", lambda *a, **k: [])
+    with pytest.raises(OSError, match=r"no space left .*: free some and start again; the previous book is intact"):
+        build_book(root)
+    assert old.read_text() == "the previous book"
+
+
+def test_swap_replaces_and_mends_a_swap_cut_short(tmp_path):
+    new, output = tmp_path / "new", tmp_path / "html"
+    for folder, text in ((new, "new"), (tmp_path / "html.old", "old")):
+        folder.mkdir()
+        (folder / "index.html").write_text(text)
+    build._swap(new, output)
+    assert (output / "index.html").read_text() == "new"
+    assert [p.name for p in tmp_path.iterdir()] == ["html"]
+
+
+def test_second_build_waits_for_the_first(tmp_path):
+    import threading
+
+    said, order = [], []
+    inside, leave = threading.Event(), threading.Event()
+
+    def first():
+        with build._lock(tmp_path, said.append):
+            inside.set()
+            leave.wait(10)
+            order.append("first")
+
+    def second():
+        with build._lock(tmp_path, said.append):
+            order.append("second")
+
+    threads = [threading.Thread(target=first), threading.Thread(target=second)]
+    threads[0].start()
+    inside.wait(10)
+    threads[1].start()
+    while not said:
+        time.sleep(0.01)
+    leave.set()
+    for thread in threads:
+        thread.join(10)
+    assert order == ["first", "second"] and said == ["  waiting for another build of this book to finish"]
+
+
+# --- small parts ----------------------------------------------------------------------------------------------------
+
+
+def test_complaints_are_plain_and_named_once(tmp_path):
+    log = f"\x1b[91m{tmp_path}/book/a.md:3: WARNING: bad\x1b[0m\nfine\n{tmp_path}/book/a.md:3: WARNING: bad\n"
+    assert build.complaints(log, tmp_path) == ["book/a.md:3: WARNING: bad"]
+
+
+def test_provenance_of_each_data_set_once(tmp_path):
+    pages = []
+    for i, said in enumerate((["MNIST (official)", "CIFAR-10 (JPEG copy)"], "MNIST (official)")):
+        nb = notebook("1")
+        scrap = {"scrapbook": {"name": "provenance", "mime_prefix": "p/"}}
+        nb.cells[2].outputs = [new_output("display_data", data={"p/text/plain": repr(said)}, metadata=scrap)]
+        nbformat.write(nb, tmp_path / f"{i}.ipynb")
+        pages.append(Page(f"{i}", tmp_path / f"{i}.ipynb"))
+    assert provenance.data_lines(pages) == ["MNIST (official)", "CIFAR-10 (JPEG copy)"]
+
+
+def test_commit_is_that_of_the_repository(tmp_path, monkeypatch):
+    monkeypatch.delenv("ADADP_COMMIT", raising=False)
+    assert provenance.commit(tmp_path) == "unknown"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    (tmp_path / "f").write_text("1")
+    for command in (["init", "-q"], ["add", "f"], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *command], check=True)
+    name = provenance.commit(tmp_path)
+    assert re.fullmatch(r"[0-9a-f]{12}", name)
+    (tmp_path / "f").write_text("2")
+    assert provenance.commit(tmp_path) == name + "+"
+
+
+def test_scripts_registered_twice_load_once():
+    class Script:
+        def __init__(self, filename, **attributes):
+            self.filename, self.attributes = filename, attributes
+
+    first, again = Script("a.js"), Script("a.js")
+    inline, other = Script("", body="const a = 1"), Script("", body="const b = 1")
+    context = {"script_files": [first, again, inline, other, inline]}
+    sphinx_extension.clean_scripts(None, "p", "page.html", context, None)
+    assert context["script_files"] == [first, inline, other] and context["default_mode"] == "auto"
+
+
+def test_environment_is_this_repositorys(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    env = environment(tmp_path)
+    assert env["PYTHONPATH"].split(os.pathsep)[0] == str(tmp_path) and env["OMP_NUM_THREADS"] == "3"
+    assert "inline" in env["MPLBACKEND"], "figures of a kernel must not go to a window or to nowhere"
