@@ -5,8 +5,6 @@ Letters as in the paper: a tensor of ``params`` is the running iterate, ``kept``
 worked through in pieces that stay in the processor's cache. A 0-dim tensor is the device path: nothing is ever read.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -63,35 +61,57 @@ def second_half(
     """
     together, apart = [], []
     for triple in zip(params, grads, kept, strict=True):
-        whole = foreach is True or (foreach is None and (isinstance(half, Tensor) or triple[0].numel() <= SMALL))
+        p, _, a = triple
+        if foreach is None:
+            whole = isinstance(half, Tensor) or p.numel() <= SMALL
+        else:
+            whole = foreach
         (together if whole else apart).append(triple)
     total = 0.0
     if together:
         total += _second_half_lists(*map(list, zip(*together, strict=True)), half, advance, relative)
+    if not isinstance(half, Tensor):
+        return total + _second_half_pieces(apart, half, advance, relative)
     for p, g, a in apart:
-        if isinstance(half, Tensor) or a.stride() != p.stride():  # p has gaps or overlaps
+        total += _second_half_lists([p], [g], [a], half, advance, relative)
+    return total
+
+
+def first_half(params: list[Tensor], grads: list[Tensor], kept: list[Tensor], half: float | Tensor) -> None:
+    """Keep theta_l in ``kept``, and move params to theta_{l+1/2}."""
+    if isinstance(half, Tensor):
+        torch._foreach_copy_(kept, params)
+        torch._foreach_sub_(params, _scaled(grads, half))
+        return
+    for p, g, a in zip(params, grads, kept, strict=True):
+        a.copy_(p)
+        p.add_(g, alpha=-half)
+
+
+def _second_half_pieces(triples, half, advance, relative) -> float:
+    """`second_half` on the host path, one tensor after the other, piece by piece in memory order."""
+    total, size = 0.0, PIECE * torch.get_num_threads()
+    longest = min(size, max((p.numel() for p, _, _ in triples), default=0))
+    s = t = None
+    for p, g, a in triples:
+        if a.stride() != p.stride():  # p has gaps or overlaps
             total += _second_half_lists([p], [g], [a], half, advance, relative)
-        else:
-            total += _second_half_pieces(p, g, a, half, advance, relative)
+            continue
+        if g.stride() != p.stride():
+            g = torch.empty_like(p).copy_(g)
+        if s is None:
+            s, t = (torch.empty(longest, dtype=_wide(p.dtype), device=p.device) for _ in range(2))
+        n = p.numel()
+        flat = (p, g, a) if p.ndim == 1 else [x.as_strided((n,), (1,)) for x in (p, g, a)]
+        for piece in (flat,) if n <= size else zip(*(x.split(size) for x in flat), strict=True):
+            m = piece[0].numel()
+            scratch = (s, t) if m == longest else (s[:m], t[:m])
+            total += _second_half_piece(*piece, half, advance, relative, *scratch)
     return total
 
 
-def _second_half_pieces(p, g, a, half, advance, relative) -> float:
-    """`second_half` for one tensor on the host path, piece by piece in memory order."""
-    if g.stride() != p.stride():
-        g = torch.empty_like(p).copy_(g)
-    n, size = p.numel(), PIECE * torch.get_num_threads()
-    scratch = torch.empty(2, min(n, size), dtype=_wide(p.dtype), device=p.device)
-    p, g, a = (x.as_strided((n,), (1,)) for x in (p, g, a))
-    total = 0.0
-    for i in range(0, n, size):
-        piece = [x[i : i + size] for x in (p, g, a)] if n > size else (p, g, a)
-        total += _second_half_piece(*piece, half, advance, relative, *scratch[:, : len(piece[0])])
-    return total
-
-
-def _second_half_piece(p, g, a, half, advance, relative, s, t):
-    """`second_half` on one flat piece; ``s`` and ``t`` are scratch."""
+def _second_half_piece(p, g, a, half, advance, relative, s, t) -> float:
+    """`second_half` for one flat piece; ``s`` and ``t`` are scratch."""
     s = torch.sub(p, a, out=s) if s.dtype == p.dtype else s.copy_(p).sub_(a)  # -eta/2 G1
     theta_1 = p.add_(s) if advance == "euler" else torch.add(p, s, out=t)  # theta_l - eta G1
     if advance == "half_steps":
@@ -99,11 +119,12 @@ def _second_half_piece(p, g, a, half, advance, relative, s, t):
     elif advance == "extrapolated":
         torch.add(a, g, alpha=-2 * half, out=p)
     s.add_(g, alpha=half)  # theta_1 - theta_hat
-    largest = torch.linalg.vector_norm(p, math.inf).item()
     if relative:
-        biggest = largest if advance == "euler" else torch.linalg.vector_norm(theta_1, math.inf).item()
-        if not biggest <= 1:  # else every divisor is 1
+        largest = max(theta_1.amax().item(), -theta_1.amin().item())
+        if not largest <= 1:  # else every divisor is 1
             s.div_(torch.abs(theta_1, out=t).clamp_min_(1))
+    if not (relative and advance == "euler"):
+        largest = p.sum(dtype=s.dtype).item()
     return torch.dot(s, s).item() + 0 * largest  # 0 * inf = nan
 
 
@@ -127,5 +148,5 @@ def _second_half_lists(params, grads, kept, half, advance, relative):
         torch._foreach_div_(error, theta_1)
     norms = torch.stack(torch._foreach_norm(error))
     square = (norms if norms.device.type == "mps" else norms.double()).square().sum()
-    square = square + 0 * torch.stack(torch._foreach_norm(params, math.inf)).amax()  # 0 * inf = nan
+    square = square + 0 * torch.stack(torch._foreach_norm(params, 1)).amax()  # 0 * inf = nan
     return square if isinstance(half, Tensor) else square.item()

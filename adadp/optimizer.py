@@ -298,15 +298,12 @@ class ADADP(Optimizer):
             work += [(group, *lists) for lists in alike.values()]
         return work
 
-    def _kept(self, params: list[Tensor], fresh: bool) -> list[Tensor]:
-        """The buffers of theta_l; ``fresh``: filled with the parameters now, else only where there is none yet."""
+    def _kept(self, params: list[Tensor]) -> list[Tensor]:
+        """The buffers of theta_l; new ones hold the parameters."""
         for p in params:
             if "theta_l" not in self.state[p]:
                 self.state[p]["theta_l"] = p.detach().clone()
-        kept = [self.state[p]["theta_l"] for p in params]
-        if fresh:
-            torch._foreach_copy_(kept, params)
-        return kept
+        return [self.state[p]["theta_l"] for p in params]
 
     def _first_half(self, work) -> None:
         """Keep theta_l, and go to theta_{l+1/2}."""
@@ -315,8 +312,7 @@ class ADADP(Optimizer):
                 if p.grad is None:
                     self.state.get(p, {}).pop("theta_l", None)  # of an earlier iteration
         for group, params, grads in work:
-            self._kept(params, fresh=True)
-            multi_tensor.add_scaled(params, grads, -0.5 * _signed(group))
+            multi_tensor.first_half(params, grads, self._kept(params), 0.5 * _signed(group))
         self._set(phase=1)
 
     def _second_half(self, work) -> None:
@@ -324,7 +320,7 @@ class ADADP(Optimizer):
         head = self.param_groups[0]
         total, moved = 0.0 * head["zero_errors"], []
         for group, params, grads in work:
-            kept = self._kept(params, fresh=False)  # without a first gradient, a parameter still is at its theta_l
+            kept = self._kept(params)  # without a first gradient, a parameter still is at its theta_l
             square = multi_tensor.second_half(
                 params, grads, kept, 0.5 * _signed(group), head["advance"], head["relative_error"], group["foreach"]
             )
