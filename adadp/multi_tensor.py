@@ -20,12 +20,12 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def add_scaled(params: list[Tensor], grads: list[Tensor], scale: float | Tensor) -> None:
-    """params += scale * grads."""
-    if isinstance(scale, Tensor):  # alpha would be read
-        torch._foreach_add_(params, _scaled(grads, scale))
+def descend(params: list[Tensor], grads: list[Tensor], lr: float | Tensor) -> None:
+    """params -= lr * grads."""
+    if isinstance(lr, Tensor):  # as alpha it would be read
+        torch._foreach_sub_(params, _scaled(grads, lr))
     else:
-        torch._foreach_add_(params, grads, alpha=scale)
+        torch._foreach_add_(params, grads, alpha=-lr)
 
 
 def _scaled(grads: list[Tensor], scale: float | Tensor) -> list[Tensor]:
@@ -61,11 +61,7 @@ def second_half(
     """
     together, apart = [], []
     for triple in zip(params, grads, kept, strict=True):
-        p, _, a = triple
-        if foreach is None:
-            whole = isinstance(half, Tensor) or p.numel() <= SMALL
-        else:
-            whole = foreach
+        whole = foreach if foreach is not None else isinstance(half, Tensor) or triple[0].numel() <= SMALL
         (together if whole else apart).append(triple)
     total = 0.0
     if together:

@@ -1,7 +1,7 @@
 """ADADP: stochastic gradient descent that finds its own learning rate by step doubling.
 
-The arithmetic is in ``multi_tensor.py``, the step-size law in ``step_size.py``, and the same algorithm in its plainest
-form in ``reference.py``; here is what holds them together, and what a training loop sees.
+Here is what a training loop sees, and the course of an iteration. The arithmetic is in ``multi_tensor.py``, the law of
+the learning rate in ``step_size.py``, and the same algorithm in its plainest form in ``reference.py``.
 """
 
 import math
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from adadp import multi_tensor
-from adadp.step_size import Controller, number
+from adadp import multi_tensor, param_groups
+from adadp.step_size import Controller
 
 # Where the paper's text and its published code differ, and which argument chooses:
 #
@@ -35,7 +35,8 @@ VARIANTS = {
 
 _LAW = ("tol", "alpha_min", "alpha_max", "exponent", "discard")
 _SHARED = (*_LAW, "relative_error", "advance")  # one value for all groups, since they share one error
-_RUN = {"phase": 0, "error": math.nan, "accepted": 0, "discarded": 0, "zero_errors": 0, "frozen": False}
+_COUNTS = {"error": math.nan, "accepted": 0, "discarded": 0, "zero_errors": 0}
+_RUN = {"phase": 0, "frozen": False, **_COUNTS}
 _ZERO_ERRORS = 10  # zero errors in a row after which lr is held: gradients that are zero say nothing about a step size
 
 
@@ -125,14 +126,8 @@ class ADADP(Optimizer):
         if not isinstance(relative_error, bool):
             raise ValueError(f"relative_error must be True or False, got {relative_error!r}")
         shared = (tol, alpha_min, alpha_max, exponent, discard, relative_error, advance)
-        defaults = {
-            "lr": lr,
-            "maximize": maximize,
-            "foreach": foreach,
-            **dict(zip(_SHARED, shared, strict=True)),
-            **_RUN,
-        }
-        super().__init__(params, defaults)
+        own = {"lr": lr, "maximize": maximize, "foreach": foreach}
+        super().__init__(params, {**own, **dict(zip(_SHARED, shared, strict=True)), **_RUN})
 
     def add_param_group(self, param_group: dict) -> None:
         """Add parameters; in the middle of an iteration they join with a first gradient of zero.
@@ -140,22 +135,13 @@ class ADADP(Optimizer):
         Raises:
             ValueError: a bad lr, maximize or foreach, a value that groups must share, or parameters that are not real.
         """
-        for name in _SHARED:
-            if param_group.get(name, self.defaults[name]) != self.defaults[name]:
-                raise ValueError(f"{name} is shared by all parameter groups: give it to ADADP, not to a group")
-        group = {**self.defaults, **param_group}
-        group |= {name: self.param_groups[0][name] for name in _RUN if self.param_groups}
-        group["lr"] = _checked_lr(group["lr"])
-        if not isinstance(group["maximize"], bool):
-            raise ValueError(f"maximize must be True or False, got {group['maximize']!r}")
-        if group["foreach"] not in (None, True, False):
-            raise ValueError(f"foreach must be True, False or None, got {group['foreach']!r}")
-        super().add_param_group(group)
+        group = param_groups.checked({**self.defaults, **param_group}, self.defaults, _SHARED)
+        super().add_param_group(group | {name: self.param_groups[0][name] for name in _RUN if self.param_groups})
         for p in self.param_groups[-1]["params"]:
             if not p.is_floating_point():
-                self.param_groups.pop()
+                del self.param_groups[-1]
                 raise ValueError(f"params must be real floating-point tensors, got one of {p.dtype}")
-        self._place()
+        self._settle()
 
     @property
     def phase(self) -> int:
@@ -191,21 +177,63 @@ class ADADP(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._place()
-        work = self._gather()
+        self._settle()
+        work = param_groups.gradients(self.param_groups, self.state)
         if self.param_groups[0]["frozen"]:
             for group, params, grads in work:
-                multi_tensor.add_scaled(params, grads, -_signed(group))
-            return loss
-        if any("initial_lr" in group for group in self.param_groups):
+                multi_tensor.descend(params, grads, param_groups.signed_lr(group))
+        elif any("initial_lr" in group for group in self.param_groups):
             raise RuntimeError(
-                "a learning-rate scheduler is attached, but ADADP sets lr itself: freeze() first, then attach it"
+                "an lr scheduler is attached, but ADADP sets lr itself: freeze() it first, then attach one"
             )
-        if self.phase == 0:
+        elif self.phase == 0:
             self._first_half(work)
         else:
             self._second_half(work)
         return loss
+
+    def _first_half(self, work) -> None:
+        """Keep theta_l, and go to theta_{l+1/2}; ``work`` is what `param_groups.gradients` returns."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    self.state.get(p, {}).pop("theta_l", None)  # of an earlier iteration
+        for group, params, grads in work:
+            multi_tensor.first_half(params, grads, self._kept(params), 0.5 * param_groups.signed_lr(group))
+        param_groups.write(self.param_groups, phase=1)
+
+    def _second_half(self, work) -> None:
+        """Go on from theta_{l+1/2}, judge the iteration, and change the learning rates."""
+        head = self.param_groups[0]
+        square, moved = 0.0 * head["zero_errors"], []  # a zero of the type that errors have here
+        for group, params, grads in work:
+            kept = self._kept(params)  # without a first gradient, a parameter still is at its theta_l
+            half = 0.5 * param_groups.signed_lr(group)
+            part = multi_tensor.second_half(
+                params, grads, kept, half, head["advance"], head["relative_error"], group["foreach"]
+            )
+            square = square + (part.to(square.device) if isinstance(part, Tensor) else part)
+            moved.append((params, kept))
+        error = square**0.5
+        law = Controller(**{name: head[name] for name in _LAW})
+        accept = law.accepts(error)
+        for params, kept in moved:
+            multi_tensor.restore(params, kept, accept)
+        self._conclude(error, accept, law.factor(error))
+
+    def _conclude(self, error, accept, factor) -> None:
+        """Change the learning rates and count the iteration."""
+        head = self.param_groups[0]
+        zero_errors = (head["zero_errors"] + 1) * (error == 0)
+        param_groups.scale_lr(self.param_groups, param_groups.select(zero_errors > _ZERO_ERRORS, 1.0, factor))
+        param_groups.write(
+            self.param_groups,
+            phase=0,
+            error=error,
+            zero_errors=zero_errors,
+            accepted=head["accepted"] + accept,
+            discarded=head["discarded"] + (1 - 1 * accept),
+        )
 
     def freeze(self) -> None:
         """End the adaptation: each step is a plain SGD step with the current lr from now on; lr schedulers act on it.
@@ -224,79 +252,30 @@ class ADADP(Optimizer):
             for p, state in self.state.items():
                 if "theta_l" in state:
                     p.copy_(state["theta_l"])
-            self._set(phase=0)
+            param_groups.write(self.param_groups, phase=0)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Continue where another optimizer was, bit for bit; lr becomes a float or a tensor, whichever it was here."""
-        host = not isinstance(self.param_groups[0]["lr"], Tensor)
+        """Continue where another optimizer was, bit for bit; lr becomes a number or a tensor, whichever it was here."""
+        device = param_groups.on_device(self.param_groups)
         super().load_state_dict(state_dict)
         for state in self.state.values():
             if "theta_l" in state:
                 state["theta_l"] = state[
                     "theta_l"
                 ].clone()  # torch may hand over the very tensor of the other optimizer
-        if host:
-            for group in self.param_groups:
-                group.update({name: v.item() for name, v in group.items() if isinstance(v, Tensor)})
-        self._place(device=not host)
+        if device:
+            param_groups.to_device(self.param_groups, tuple(_COUNTS))
+        else:
+            param_groups.to_host(self.param_groups)
 
-    def __setstate__(self, state: dict) -> None:
-        """Restore after unpickling, copying or loading."""
-        super().__setstate__(state)
-        self._place()
+    def _settle(self) -> None:
+        """Make the groups whole, and lr a number or a tensor, whichever belongs where the parameters are.
 
-    def _place(self, device: bool = False) -> None:
-        """Fill in what a group lacks, and keep lr and counters as tensors if any lr is one or must be one.
-
-        Runs before every step, since models move between devices and wrappers put other groups in place of ours.
+        Runs before every step: models move between devices, and wrappers put other groups in place of ours.
         """
-        head = self.param_groups[0]
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                if name not in group:
-                    group[name] = head.get(name, value)
-        homes = [next((p.device for p in group["params"]), torch.device("cpu")) for group in self.param_groups]
-        device = device or any(home.type != "cpu" for home in homes)
-        if not device and not any(isinstance(group["lr"], Tensor) for group in self.param_groups):
-            return
-        for group, home in zip(self.param_groups, homes, strict=True):
-            group["lr"] = _on(home, group["lr"])
-        for name in ("error", "accepted", "discarded", "zero_errors"):
-            value = _on(homes[0], head[name])
-            for group in self.param_groups:
-                group[name] = value
-
-    def _set(self, **values) -> None:
-        """Write run values that all groups carry; tensors in place, as a CUDA graph needs it."""
-        for name, value in values.items():
-            if isinstance(self.param_groups[0][name], Tensor):
-                self.param_groups[0][name].copy_(value)
-            else:
-                for group in self.param_groups:
-                    group[name] = value
-
-    def _gather(self) -> list[tuple[dict, list[Tensor], list[Tensor]]]:
-        """Parameters and gradients, by group, device and type. In phase 1 a lost gradient counts as zero.
-
-        Raises:
-            RuntimeError: for a sparse gradient, before anything is changed.
-        """
-        work = []
-        for group in self.param_groups:
-            alike: dict = {}
-            for p in group["params"]:
-                grad = p.grad
-                if grad is None and group["phase"] == 1 and "theta_l" in self.state.get(p, ()):
-                    grad = torch.zeros_like(p)
-                if grad is None or grad.numel() == 0:
-                    continue
-                if grad.layout != torch.strided:
-                    raise RuntimeError("ADADP takes dense gradients only: make the layer with sparse=False")
-                params, grads = alike.setdefault((p.device, p.dtype), ([], []))
-                params.append(p)
-                grads.append(grad)
-            work += [(group, *lists) for lists in alike.values()]
-        return work
+        param_groups.complete(self.param_groups, self.defaults, _SHARED)
+        if param_groups.on_device(self.param_groups):
+            param_groups.to_device(self.param_groups, tuple(_COUNTS))
 
     def _kept(self, params: list[Tensor]) -> list[Tensor]:
         """The buffers of theta_l; new ones hold the parameters."""
@@ -305,79 +284,7 @@ class ADADP(Optimizer):
                 self.state[p]["theta_l"] = p.detach().clone()
         return [self.state[p]["theta_l"] for p in params]
 
-    def _first_half(self, work) -> None:
-        """Keep theta_l, and go to theta_{l+1/2}."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p.grad is None:
-                    self.state.get(p, {}).pop("theta_l", None)  # of an earlier iteration
-        for group, params, grads in work:
-            multi_tensor.first_half(params, grads, self._kept(params), 0.5 * _signed(group))
-        self._set(phase=1)
-
-    def _second_half(self, work) -> None:
-        """Go on from theta_{l+1/2}, judge the iteration, and change the learning rates."""
-        head = self.param_groups[0]
-        total, moved = 0.0 * head["zero_errors"], []
-        for group, params, grads in work:
-            kept = self._kept(params)  # without a first gradient, a parameter still is at its theta_l
-            square = multi_tensor.second_half(
-                params, grads, kept, 0.5 * _signed(group), head["advance"], head["relative_error"], group["foreach"]
-            )
-            total = total + (square.to(total.device) if isinstance(total, Tensor) else square)
-            moved.append((params, kept))
-        error = total.sqrt() if isinstance(total, Tensor) else math.sqrt(total)
-        law = Controller(**{name: head[name] for name in _LAW})
-        accept, factor = law.accepts(error), law.factor(error)
-        for params, kept in moved:
-            multi_tensor.restore(params, kept, accept)
-        zero_errors = (head["zero_errors"] + 1) * (error == 0)
-        self._scale_lr(_where(zero_errors > _ZERO_ERRORS, 1.0, factor))
-        counts = {"accepted": head["accepted"] + accept, "discarded": head["discarded"] + (1 - 1 * accept)}
-        self._set(phase=0, error=_where(error == error, error, math.nan), zero_errors=zero_errors, **counts)
-
-    def _scale_lr(self, factor: float | Tensor) -> None:
-        """Multiply every learning rate; one that groups share, once."""
-        if not isinstance(factor, Tensor):
-            for group in self.param_groups:
-                group["lr"] *= factor
-            return
-        for lr in {id(group["lr"]): group["lr"] for group in self.param_groups}.values():
-            lr.mul_(factor.to(lr.device))
-
-
-def _checked_lr(lr) -> float | Tensor:
-    """A valid lr: a float, or a copy of a tensor with one element.
-
-    Raises:
-        ValueError: naming lr.
-    """
-    if not isinstance(lr, Tensor):
-        return number("lr", lr, above=0)
-    if lr.numel() != 1 or not lr.is_floating_point():
-        raise ValueError(f"lr must be a float or a floating-point tensor with one element, got {lr!r}")
-    number("lr", lr.item(), above=0)
-    return lr.detach().clone().reshape(())
-
-
-def _signed(group: dict) -> float | Tensor:
-    """The group's lr, negative if it climbs."""
-    return -group["lr"] if group["maximize"] else group["lr"]
-
-
-def _on(device: torch.device, value) -> Tensor:
-    """A number as a 0-dim tensor on a device."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    wide = torch.float32 if device.type == "mps" else torch.float64
-    return torch.tensor(value, device=device, dtype=torch.int64 if isinstance(value, int) else wide)
-
 
 def _copy(value):
     """A number, or a copy of a tensor: later steps change the original."""
     return value.clone() if isinstance(value, Tensor) else value
-
-
-def _where(condition, yes, no):
-    """torch.where for tensors and for plain values."""
-    return torch.where(condition, yes, no) if isinstance(condition, Tensor) else (yes if condition else no)

@@ -20,6 +20,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "models": 2,
     "step_size": 2,
     "multi_tensor": 2,
+    "param_groups": 2,
     "features": 1,
     "loop": 2,
     "evaluation": 1,
@@ -36,7 +37,8 @@ MAY_IMPORT = {  # what the apart ones and the special cases may use
     "publishing": set(),
     "checkpoint": set(),
     "reference": set(),
-    "optimizer": {"step_size", "multi_tensor"},
+    "optimizer": {"step_size", "multi_tensor", "param_groups"},
+    "param_groups": {"step_size"},
     "__main__": {"cli"},
 }
 PRIVACY = {"clipping": set(), "sampling": set(), "accounting": set()}

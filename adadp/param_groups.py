@@ -1,0 +1,139 @@
+"""What an optimizer's parameter groups hold: learning rates, and the values that all groups share.
+
+On a CPU they are plain numbers. Where reading a number would make the host wait for a device they are 0-dim tensors,
+changed in place, so that a CUDA graph finds them. As everything lives in the groups, ``state_dict`` needs no help.
+"""
+
+import torch
+from torch import Tensor
+
+from adadp.step_size import Scalar, number
+
+CPU = torch.device("cpu")
+
+
+def checked(group: dict, defaults: dict, shared: tuple[str, ...]) -> dict:
+    """The group with its own lr, if it is valid.
+
+    Raises:
+        ValueError: naming lr, maximize, foreach or something shared that differs from ``defaults``.
+    """
+    for name in shared:
+        if group[name] != defaults[name]:
+            raise ValueError(f"{name} is shared by all parameter groups: give it to the optimizer, not to a group")
+    if not isinstance(group["maximize"], bool):
+        raise ValueError(f"maximize must be True or False, got {group['maximize']!r}")
+    if group["foreach"] not in (None, True, False):
+        raise ValueError(f"foreach must be True, False or None, got {group['foreach']!r}")
+    lr = group["lr"]
+    if not isinstance(lr, Tensor):
+        return {**group, "lr": number("lr", lr, above=0)}
+    if lr.numel() != 1 or not lr.is_floating_point():
+        raise ValueError(f"lr must be a number or a floating-point tensor with one element, got {lr!r}")
+    number("lr", lr.item(), above=0)
+    return {**group, "lr": lr.detach().clone().reshape(())}
+
+
+def complete(groups: list[dict], defaults: dict, shared: tuple[str, ...]) -> None:
+    """Fill in what groups lack: from the first group, or else the defaults.
+
+    Raises:
+        ValueError: groups disagree in something that they share.
+    """
+    for group in groups:
+        for name in defaults.keys() - group.keys() - {"differentiable"}:  # which torch adds to them
+            group[name] = groups[0].get(name, defaults[name])
+    for group in groups[1:]:
+        for name in shared:
+            if group[name] != groups[0][name]:
+                raise ValueError(f"{name} must be the same in all parameter groups")
+
+
+def gradients(groups: list[dict], state: dict) -> list[tuple[dict, list[Tensor], list[Tensor]]]:
+    """What to work on: for each group, device and type, the parameters that have a gradient, and their gradients.
+
+    In phase 1, a gradient that only the first half had counts as zero.
+
+    Raises:
+        RuntimeError: for a sparse gradient.
+    """
+    work = []
+    for group in groups:
+        alike: dict = {}
+        for p in group["params"]:
+            grad = p.grad
+            if grad is None and group["phase"] == 1 and "theta_l" in state.get(p, ()):
+                grad = torch.zeros_like(p)
+            if grad is None or grad.numel() == 0:
+                continue
+            if grad.layout != torch.strided:
+                raise RuntimeError("ADADP takes dense gradients only: make the layer with sparse=False")
+            params, grads = alike.setdefault((p.device, p.dtype), ([], []))
+            params.append(p)
+            grads.append(grad)
+        work += [(group, *lists) for lists in alike.values()]
+    return work
+
+
+def on_device(groups: list[dict]) -> bool:
+    """Whether learning rates are tensors, or must be because parameters are not on a CPU."""
+    return any(isinstance(group["lr"], Tensor) or home(group) != CPU for group in groups)
+
+
+def home(group: dict) -> torch.device:
+    """Where a group's parameters are."""
+    return next((p.device for p in group["params"]), CPU)
+
+
+def to_device(groups: list[dict], names: tuple[str, ...]) -> None:
+    """Make each group's lr a tensor beside its parameters, and each of ``names`` one tensor that all groups hold."""
+    for group in groups:
+        group["lr"] = _tensor(group["lr"], home(group))
+    for name in names:
+        value = _tensor(groups[0][name], home(groups[0]))
+        for group in groups:
+            group[name] = value
+
+
+def to_host(groups: list[dict]) -> None:
+    """Make plain numbers of all tensors."""
+    for group in groups:
+        group.update({name: value.item() for name, value in group.items() if isinstance(value, Tensor)})
+
+
+def write(groups: list[dict], **values) -> None:
+    """Give values that all groups share."""
+    for name, value in values.items():
+        if isinstance(groups[0][name], Tensor):
+            groups[0][name].copy_(value)
+        else:
+            for group in groups:
+                group[name] = value
+
+
+def scale_lr(groups: list[dict], factor: Scalar) -> None:
+    """Multiply every learning rate by the same factor; a tensor that groups share, once."""
+    if isinstance(factor, Tensor):
+        for lr in {id(group["lr"]): group["lr"] for group in groups}.values():
+            lr.mul_(factor.to(lr.device))
+    else:
+        for group in groups:
+            group["lr"] *= factor
+
+
+def signed_lr(group: dict) -> Scalar:
+    """The group's learning rate, negative if it climbs."""
+    return -group["lr"] if group["maximize"] else group["lr"]
+
+
+def select(condition: bool | Tensor, yes: Scalar, no: Scalar) -> Scalar:
+    """``torch.where`` for tensors and for plain numbers."""
+    return torch.where(condition, yes, no) if isinstance(condition, Tensor) else (yes if condition else no)
+
+
+def _tensor(value, device: torch.device) -> Tensor:
+    """A number as a 0-dim tensor on a device."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    real = torch.float32 if device.type == "mps" else torch.float64
+    return torch.tensor(value, device=device, dtype=torch.int64 if isinstance(value, int) else real)
