@@ -16,6 +16,20 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from adadp.figures import style
+from adadp.figures.text import caption, describe, provenance
+
+__all__ = [
+    "accuracy_against_epsilon",
+    "bars",
+    "caption",
+    "curves",
+    "describe",
+    "fitted_slope",
+    "label_ends",
+    "learning_rate",
+    "provenance",
+    "slopes",
+]
 
 Rows = Sequence[Mapping[str, float]]
 
@@ -262,43 +276,3 @@ def bars(
         pairs = zip(labels, values.values(), strict=True)
         describe(fig, f"{xlabel}: " + ", ".join(f"{n} {show(float(np.mean(v)))}" for n, v in pairs) + ".")
     return fig
-
-
-def describe(fig: Figure, alt: str | None = None) -> str:
-    """Set (where given) and return the text alternative of a figure: what it shows, with its main numbers, in words.
-
-    >>> fig = style.figure()
-    >>> describe(fig, "An empty figure.")
-    'An empty figure.'
-    """
-    if alt is not None:
-        fig.set_label(alt)
-    return fig.get_label()
-
-
-def caption(fig: Figure, text: str | None = None) -> str:
-    """Set (where given) and return the visible caption that a page shows under the figure."""
-    if text is not None:
-        fig._adadp_caption = text
-    return getattr(fig, "_adadp_caption", "")
-
-
-def provenance(fig: Figure, text: str | None = None) -> str:
-    """Set (where given) and return the line under a figure that says which data it was made from.
-
-    It is part of the figure's file, and a line of text under the picture in a page. Call it last.
-
-    Args:
-        text: for example ``Dataset.provenance``; a new text replaces the old one.
-    """
-    if text is None:
-        return getattr(fig, "_adadp_provenance", "")
-    for old in [t for t in fig.texts if t.get_gid() == "provenance"]:
-        old.remove()
-    fig._adadp_provenance = text
-    share = 0.24 / fig.get_figheight()
-    if (engine := fig.get_layout_engine()) is not None:
-        engine.set(rect=(0, share, 1, 1 - share))
-    with matplotlib.rc_context(style.RC):
-        fig.text(0.012, 0.25 * share, text, color=style.COLORS["muted"], fontsize=7.5, gid="provenance")
-    return text

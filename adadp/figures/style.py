@@ -96,15 +96,18 @@ def use() -> None:
     >>> matplotlib.rcParams["font.family"]
     ['DejaVu Sans']
     """
+    from adadp.figures import show  # (it imports this module)
+
     matplotlib.rcParams.update(RC)
+    show.register()
 
 
-def figure(panels: int = 1, *, width: float = 4.8, height: float = 3.0, sharey: bool = False) -> Figure:
+def figure(panels: int = 1, *, width: float = 4.4, height: float = 2.9, sharey: bool = False) -> Figure:
     """An empty figure in the house style, made without pyplot; its axes are in ``fig.axes``.
 
     Args:
         panels: number of panels, in a row; a page stacks them on a narrow screen.
-        width, height: inches; the width is that of a single panel (of two and more, each takes 0.75 of it).
+        width, height: inches; the width is that of a single panel (of two and more, each takes 0.78 of it).
         sharey: panels share the limits of their vertical axes.
 
     Raises:
@@ -119,7 +122,7 @@ def figure(panels: int = 1, *, width: float = 4.8, height: float = 3.0, sharey: 
             fig = Figure(figsize=(width, height), layout="constrained")
             fig.add_subplot()
             return fig
-        fig = Figure(figsize=(0.75 * width * panels, height), layout="constrained")
+        fig = Figure(figsize=(0.78 * width * panels, height), layout="constrained")
         first = None
         for part in fig.subfigures(1, panels):
             axes = part.add_subplot(sharey=first if sharey else None)

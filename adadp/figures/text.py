@@ -1,0 +1,59 @@
+"""Words that belong to a figure: its text alternative, its caption, and where its data come from."""
+
+from __future__ import annotations
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from adadp.figures import style
+
+STRIP = 0.24  # inches below a figure for its data line
+
+
+def describe(fig: Figure, alt: str | None = None) -> str:
+    """Set (where given) and return the text alternative of a figure: what it shows, with its main numbers, in words.
+
+    >>> describe(style.figure(), "An empty figure.")
+    'An empty figure.'
+    """
+    if alt is not None:
+        fig.set_label(alt)
+    return fig.get_label()
+
+
+def titles(fig: Figure) -> str:
+    """What the titles and axis labels of a figure say; the text alternative of a figure that was given none."""
+    said = []
+    for ax in fig.axes:
+        title = ax.get_title(loc="left") or ax.get_title()
+        names = [name for name in (ax.get_ylabel(), ax.get_xlabel()) if name]
+        said.append(": ".join(filter(None, (title, " against ".join(names)))))
+    return "; ".join(filter(None, said)) or "Figure"
+
+
+def caption(fig: Figure, text: str | None = None) -> str:
+    """Set (where given) and return the visible caption that a page shows under the figure."""
+    if text is not None:
+        fig._adadp_caption = text
+    return getattr(fig, "_adadp_caption", "")
+
+
+def provenance(fig: Figure, text: str | None = None) -> str:
+    """Set (where given) and return the line under a figure that says which data it was made from.
+
+    It is part of the figure's file, and a line of text under the picture in a page.
+
+    Args:
+        text: for example ``Dataset.provenance``; a new text replaces the old one.
+    """
+    if text is None:
+        return getattr(fig, "_adadp_provenance", "")
+    for old in [t for t in fig.texts if t.get_gid() == "provenance"]:
+        old.remove()
+    fig._adadp_provenance = text
+    share = STRIP / fig.get_figheight()
+    if (engine := fig.get_layout_engine()) is not None:
+        engine.set(rect=(0, share, 1, 1 - share))
+    with matplotlib.rc_context(style.RC):
+        fig.text(0.012, 0.25 * share, text, color=style.COLORS["muted"], fontsize=7.5, gid="provenance")
+    return text
