@@ -1,50 +1,131 @@
-"""``adadp``: one program, one sub-command a job. What a sub-command needs is imported when it runs."""
+"""The program ``adadp``: one sub-command a job. What a sub-command needs is imported when it runs."""
 
 import argparse
+import difflib
+import errno
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 from adadp import __version__
+from adadp import commands as jobs
+from adadp.commands import ACCOUNTANTS, NEIGHBORS, PROFILES, choose
+
+USER, BUG, INTERRUPTED, NO_READER = 2, 1, 130, 141  # exit codes besides 0
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the program; a mistake of the user, or of the disk, is one line and exit code 2.
+    """Run the program; what the user, the data or the disk did wrong is one line on standard error.
 
     Returns:
-        0, or 2 after an error (argparse's own code, too), or 130 after Ctrl-C.
+        0; 2 after such a mistake; 1 after a fault of the program itself; 130 after Ctrl-C. ``--debug`` shows the
+        traceback instead.
     """
-    arguments = _parser().parse_args(argv)
+    argv = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    if not argv:
+        parser.print_help()
+        return USER
+    debug = "--debug" in argv
     try:
+        arguments, extra = parser.parse_known_args(argv)
+        if arguments.command is None:
+            raise ValueError("a command is missing; see: adadp --help")
+        if extra:
+            raise ValueError(_unknown_options(extra, arguments.options, arguments.command))
         arguments.run(arguments)
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        print("adadp: interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, RuntimeError, OSError) as error:
-        if arguments.debug:
+        print("adadp: interrupted; what was finished is kept", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # adadp ... | head
+        _drop_output()
+        return NO_READER
+    except Exception as error:
+        if debug:
             raise
-        print(f"adadp: error: {error}", file=sys.stderr)
-        return 2
+        known = isinstance(error, ValueError | RuntimeError | OSError | ImportError)
+        print(f"adadp: error: {_one_line(error, known)}", file=sys.stderr)
+        _drop_output()
+        return USER if known else BUG
     return 0
+
+
+class _Parser(argparse.ArgumentParser):
+    """Mistakes are raised, so that they all take the same way out."""
+
+    def __init__(self, **options):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
+
+    def error(self, message: str):
+        raise ValueError(f"{message}; see: {self.prog} --help")
 
 
 def _parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser(prog="adadp", description=__doc__)
+    description = (
+        "Learning rates found by step doubling: the executed book, the experiments, and the privacy they cost."
+    )
+    parser = _Parser(
+        prog="adadp", description=description, epilog="Help and examples of a command: adadp COMMAND --help"
+    )
     parser.add_argument("--version", action="version", version=f"adadp {__version__}")
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_add_book,):
-        add(commands, common)
+    _debug(parser)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=_Parser)
+    for add in (_add_book, _add_run, _add_results, _add_epsilon, _add_calibrate):
+        p = add(commands)
+        _debug(p)
+        p.set_defaults(options=[o for action in p._actions for o in action.option_strings])
+    commands.choices = _Commands(commands.choices)
     return parser
 
 
-def _add_book(commands, common: argparse.ArgumentParser) -> None:
-    """``adadp book``: execute the notebooks and build the pages."""
-    p = commands.add_parser("book", parents=[common], help="execute the notebooks and build the book")
-    p.add_argument("--profile", default="quick", choices=("quick", "paper"), help="quick: seconds; paper: full size")
+class _Commands(dict):
+    """Sub-commands by name; a name that is not there is refused with the one that was probably meant."""
+
+    def __contains__(self, name) -> bool:
+        return bool(choose(name, self.keys(), "command"))
+
+
+def _add(commands, name: str, run: Callable, summary: str, *examples: str) -> argparse.ArgumentParser:
+    """A sub-command; its help ends with examples."""
+    epilog = "examples:\n" + "\n".join(f"  {example}" for example in examples)
+    p = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".", epilog=epilog)
+    p.set_defaults(run=run)
+    return p
+
+
+def _debug(parser: argparse.ArgumentParser) -> None:
+    """``--debug``, before the sub-command or after it."""
+    parser.add_argument(
+        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
+    )
+
+
+def _choice(p: argparse.ArgumentParser, flag: str, names: Sequence[str], default: str | None, text: str) -> None:
+    """An option with a list of values; a misspelt one is refused with a suggestion."""
+    what = flag.lstrip("-")
+
+    def kind(value: str) -> str:
+        try:
+            return choose(value, names, what)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    shown = f"{text} (default: {default})" if default else text
+    p.add_argument(flag, type=kind, default=default, metavar="|".join(names), help=shown)
+
+
+def _add_book(commands) -> argparse.ArgumentParser:
+    p = _add(commands, "book", jobs.book, "execute the notebooks and build the book from them",
+             "adadp book                    the whole book in minutes, on bundled data",
+             "adadp book --profile paper    every chapter at the paper's size (hours; use a GPU)",
+             "adadp book --strict           a warning is an error, as in tests")  # fmt: skip
+    _choice(p, "--profile", ("quick", "paper"), "quick", "quick: seconds a chapter; paper: full size")
     p.add_argument("--seed", type=int, default=0, help="seed of every notebook (default: 0)")
-    p.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"), help="where to train (default: auto)")
+    _choice(p, "--device", DEVICES, "auto", "where to train")
     p.add_argument("--strict", action="store_true", help="a warning is an error")
     p.add_argument("--no-cache", action="store_true", help="execute every notebook anew")
     p.add_argument("--jobs", type=int, metavar="N", help="notebooks executed side by side (default: up to 2)")
@@ -52,15 +133,105 @@ def _add_book(commands, common: argparse.ArgumentParser) -> None:
     p.add_argument("--repository", metavar="URL", help="public repository: adds launch and source buttons")
     p.add_argument("--branch", default="main", help="branch or commit that the buttons open (default: main)")
     p.add_argument("--base-url", metavar="URL", help="address where the pages will be published")
-    p.set_defaults(run=_book)
+    return p
 
 
-def _book(a: argparse.Namespace) -> None:
-    """Build, then say where the book is."""
-    from adadp.publishing.build import build_book
+def _add_run(commands) -> argparse.ArgumentParser:
+    p = _add(commands, "run", jobs.run, "compute the runs of experiments that are not stored yet",
+             "adadp run dp-adam-mnist --dry-run           what is lacking, and the hours it takes here",
+             "adadp run dp-adam-mnist --tier 1 --jobs 2   two processes; stop and start again at any time",
+             "adadp run all --profile quick               every experiment in seconds, on bundled data")  # fmt: skip
+    p.add_argument("experiment", nargs="+", metavar="EXPERIMENT", help="names of experiments, or: all")
+    _choice(p, "--profile", PROFILES, "paper", "paper: full size; pilot: 5 epochs; quick: seconds")
+    p.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side, one thread each (default: 1)")
+    p.add_argument("--backend", default="loky", help="joblib's backend: loky, dask or ray (default: loky)")
+    _choice(p, "--device", DEVICES, "auto", "where to train")
+    p.add_argument("--dry-run", action="store_true", help="only show what is lacking and how long it takes")
+    p.add_argument("--tier", type=int, metavar="K", help="only the tiers up to this one")
+    p.add_argument("--limit", type=int, metavar="N", help="stop after so many runs")
+    p.add_argument("--folder", help="where results are stored (default: the package)")
+    return p
 
-    index = build_book(
-        profile=a.profile, seed=a.seed, device=a.device, strict=a.strict, use_cache=not a.no_cache, workers=a.jobs,
-        output=a.output, repository=a.repository, branch=a.branch, base_url=a.base_url,
-    )  # fmt: skip
-    print(f"The book: {index}\nTo read it over http: python -m http.server --directory {index.parent} 8000")
+
+def _add_results(commands) -> argparse.ArgumentParser:
+    p = _add(commands, "results", jobs.results, "look at the stored results, or compute some again and compare",
+             "adadp results status                  stored and planned runs by experiment",
+             "adadp results table dp-adam-mnist     one row a curve",
+             "adadp results verify --sample 3       three stored runs, computed again")  # fmt: skip
+    p.add_argument("action", metavar="status|table|verify", help="what to do")
+    p.add_argument("experiment", nargs="*", metavar="EXPERIMENT", help="only these experiments (default: all)")
+    _choice(p, "--profile", PROFILES, "paper", "which results")
+    p.add_argument("--sample", type=int, default=3, metavar="K", help="verify: runs to compute again (default: 3)")
+    p.add_argument("--seed", type=int, default=0, help="verify: which runs are drawn (default: 0)")
+    _choice(p, "--device", DEVICES, "auto", "verify: where to train")
+    p.add_argument("--folder", help="where results are stored (default: the package)")
+    return p
+
+
+def _add_epsilon(commands) -> argparse.ArgumentParser:
+    p = _add(commands, "epsilon", jobs.epsilon, "the epsilon of a training plan with Poisson sampling",
+             "adadp epsilon --noise-multiplier 2 --sample-rate 200/60000 --epochs 100",
+             "adadp epsilon --noise-multiplier 2 --sample-rate 0.01 --steps 5000 --accountant pld")  # fmt: skip
+    p.add_argument("--noise-multiplier", type=float, required=True, metavar="SIGMA", help="noise / clipping norm")
+    _add_plan(p)
+    _choice(p, "--accountant", ACCOUNTANTS, None, "show this one alone, as a bare number (default: all)")
+    _choice(p, "--neighbors", NEIGHBORS, "add_remove", "which data sets count as neighbours (replace_one: pld only)")
+    return p
+
+
+def _add_calibrate(commands) -> argparse.ArgumentParser:
+    p = _add(commands, "calibrate", jobs.calibrate, "the noise multiplier that a target epsilon needs",
+             "adadp calibrate --target-epsilon 1 --sample-rate 200/60000 --epochs 100",
+             "adadp calibrate --target-epsilon 8 --delta 1e-6 --sample-rate 0.01 --steps 5000")  # fmt: skip
+    p.add_argument("--target-epsilon", type=float, required=True, metavar="EPSILON", help="never exceeded")
+    _add_plan(p)
+    _choice(p, "--accountant", ACCOUNTANTS, "pld", "whose epsilon")
+    _choice(p, "--neighbors", NEIGHBORS, "add_remove", "which data sets count as neighbours (replace_one: pld only)")
+    return p
+
+
+def _add_plan(p: argparse.ArgumentParser) -> None:
+    """How often, how much of the data, and delta."""
+    p.add_argument(
+        "--sample-rate", type=_rate, required=True, metavar="Q", help="batch size / data size, such as 1/300"
+    )
+    length = p.add_mutually_exclusive_group(required=True)
+    length.add_argument("--steps", type=int, metavar="N", help="gradients (an ADADP iteration takes two)")
+    length.add_argument("--epochs", type=int, metavar="N", help="instead of steps: N times round(1/Q) gradients")
+    p.add_argument("--delta", type=float, default=1e-5, help="(default: 1e-5)")
+
+
+def _rate(text: str) -> float:
+    """A number or a fraction."""
+    try:
+        return float(Fraction(text)) if "/" in text else float(text)
+    except (ValueError, ZeroDivisionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number or a fraction such as 1/300") from error
+
+
+def _drop_output() -> None:
+    """Forget output that can't be written, or the interpreter would complain about it once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _one_line(error: Exception, known: bool) -> str:
+    """What went wrong and what to do, on one line."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        where = f" for {error.filename}" if error.filename else ""
+        return f"no space left on the disk{where}; free some and run the same command again"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{error}; install what this command needs: pip install 'adadp[book]'"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename}: {error.strerror.lower()}"
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if known else f"{type(error).__name__}: {text} (a fault of adadp: run it again with --debug)"
+
+
+def _unknown_options(extra: list[str], options: list[str], command: str | None) -> str:
+    """What argparse had no use for, with what was probably meant."""
+    near = difflib.get_close_matches(extra[0].split("=")[0], options, 1, 0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"unknown argument {extra[0]!r}{hint}; see: adadp {command} --help"

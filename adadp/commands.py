@@ -1,0 +1,125 @@
+"""What the sub-commands of ``adadp`` do with their parsed arguments: call the package, and print."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterable
+
+ACCOUNTANTS = ("moments", "rdp", "pld")
+NEIGHBORS = ("add_remove", "replace_one")
+PROFILES = ("paper", "pilot", "quick")
+
+
+def book(a: argparse.Namespace) -> None:
+    """Build, then say where the book is."""
+    from adadp.publishing.build import build_book
+
+    index = build_book(
+        profile=a.profile, seed=a.seed, device=a.device, strict=a.strict, use_cache=not a.no_cache, workers=a.jobs,
+        output=a.output, repository=a.repository, branch=a.branch, base_url=a.base_url,
+    )  # fmt: skip
+    print(f"The book: {index}\nTo read it over http: python -m http.server --directory {index.parent} 8000")
+
+
+def run(a: argparse.Namespace) -> None:
+    """Compute what is lacking, then say how much that was."""
+    from adadp.experiments import grids, results, runner
+
+    names = [choose(name, [*grids.EXPERIMENTS, "all"], "experiment") for name in a.experiment]
+    report = runner.run(
+        "all" if "all" in names else names, a.profile, jobs=a.jobs, backend=a.backend, device=a.device,
+        dry_run=a.dry_run, tier=a.tier, limit=a.limit, folder=a.folder, progress=sys.stderr.isatty(),
+    )  # fmt: skip
+    if not a.dry_run:
+        print(f"{len(report.new)} new runs in {results.stored_folder(a.profile, a.folder)}")
+
+
+def results(a: argparse.Namespace) -> None:
+    """Show what is stored, or check some of it."""
+    from adadp.experiments import grids, results
+
+    choose(a.action, ("status", "table", "verify"), "action")
+    names = [choose(name, grids.EXPERIMENTS, "experiment") for name in a.experiment] or list(grids.EXPERIMENTS)
+    records = results.load(a.folder, a.profile)
+    if a.action == "status":
+        _print_table([row for row in results.status(records, a.profile) if row["experiment"] in names])
+    elif a.action == "table":
+        for name in names:
+            print(name)
+            _print_table(results.table(name, records, a.profile))
+    else:
+        chosen = {i: r for i, r in records.items() if r["experiment"] in names}
+        rows = results.verify(chosen, sample=a.sample, seed=a.seed, device=a.device)
+        _print_table(rows)
+        if any(row["ok"] is False for row in rows):
+            raise RuntimeError("some runs came out differently (ok: False)")
+
+
+def _steps(a: argparse.Namespace) -> int:
+    """Gradients of a plan."""
+    if a.steps is not None:
+        return a.steps
+    if not 0 < a.sample_rate <= 1:
+        raise ValueError(f"sample_rate must be in (0, 1] to count epochs, got {a.sample_rate!r}")
+    return a.epochs * round(1 / a.sample_rate)
+
+
+def epsilon(a: argparse.Namespace) -> None:
+    """One number, or all accountants side by side."""
+    from adadp.privacy.accounting import epsilon
+
+    steps = _steps(a)
+    plan = {"sample_rate": a.sample_rate, "steps": steps, "delta": a.delta, "neighbors": a.neighbors}
+    if a.accountant:
+        print(f"{epsilon(noise_multiplier=a.noise_multiplier, accountant=a.accountant, **plan):.6g}")
+        return
+    print(
+        f"{steps} gradients, Poisson sampling at rate {a.sample_rate:.6g}, delta {a.delta:g}, neighbours {a.neighbors}"
+    )
+    for name in ACCOUNTANTS if a.neighbors == "add_remove" else ("pld",):
+        print(f"  {name:8} {epsilon(noise_multiplier=a.noise_multiplier, accountant=name, **plan):.4f}")
+
+
+def calibrate(a: argparse.Namespace) -> None:
+    """The noise multiplier and the epsilon it gives."""
+    from adadp.privacy.accounting import calibrate_noise_multiplier, epsilon
+
+    plan = {"sample_rate": a.sample_rate, "steps": _steps(a), "delta": a.delta}
+    plan |= {"neighbors": a.neighbors, "accountant": a.accountant}
+    sigma = calibrate_noise_multiplier(target_epsilon=a.target_epsilon, **plan)
+    print(f"noise_multiplier {sigma!r}  (epsilon {epsilon(noise_multiplier=sigma, **plan):.6g})")
+
+
+def choose(value: str, names: Iterable[str], what: str) -> str:
+    """``value`` if it is one of ``names``.
+
+    Raises:
+        ValueError: it is not; the message lists the names and the one that was probably meant.
+
+    >>> choose("quikc", ["quick", "paper"], "profile")
+    Traceback (most recent call last):
+    ValueError: unknown profile 'quikc'; did you mean 'quick'? Valid: quick, paper
+    """
+    names = list(names)
+    if value in names:
+        return value
+    near = difflib.get_close_matches(value, names, 1, 0.5)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise ValueError(f"unknown {what} {value!r}; {hint}Valid: {', '.join(names)}")
+
+
+def _print_table(rows: list[dict]) -> None:
+    """Columns of equal width; nothing stored is said in words."""
+    if not rows:
+        print("  nothing stored yet")
+        return
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    for line in [names, *cells]:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cell(value) -> str:
+    """A value of a table."""
+    return "-" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
