@@ -100,6 +100,7 @@ def environment(root: Path) -> dict[str, str]:
         "JUPYTER_PREFER_ENV_PATH": "1",  # this environment's kernel, not one of the same name in the home folder
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "NO_COLOR": "1",
+        "ADADP_PROGRESS": "0",  # bars of adadp.train would stay on the page
     }
     return {"OMP_NUM_THREADS": "1"} | os.environ | ours
 
