@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from adadp.privacy import fallback
 from adadp.privacy.clipping import check_clipping, clip_factors
-from adadp.privacy.layers import Dense, merge
 from adadp.privacy.recording import Recorder
+from adadp.privacy.terms import Dense, merge
 
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
@@ -211,8 +211,8 @@ class PrivateGradient:
         grads = torch.autograd.grad(losses.sum(), [c.edge for c in calls] + ruled, allow_unused=True)
         strange = {id(p) for p, g in zip(ruled, grads[len(calls) :], strict=True) if g is not None}
         known, random = self._layout_of_one(ruled, x)
-        for c in calls:
-            if len(c.input) != size or c.layout not in known:
+        for c, g in zip(calls, grads, strict=False):
+            if c.layout not in known or len(c.input) != size or (g is not None and (len(g) != size or g.dim() < 2)):
                 strange |= set(map(id, c.params.values()))
         if random and (strange or self._without_rule):  # both ways must see the same dropout masks: one way for all
             strange = {id(p) for p in ruled}
