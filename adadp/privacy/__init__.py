@@ -10,6 +10,9 @@ _HOME = {
     "epsilon": "accounting",
     "calibrate_noise_multiplier": "accounting",
     "privacy_statement": "accounting",
+    "sampler_warning": "accounting",
+    "shuffled_lower_bound": "accounting",
+    "tuned_epsilon": "accounting",
 }
 __all__ = sorted(_HOME)
 

@@ -1,0 +1,69 @@
+"""Checks of the numbers an accountant is given: a wrong one is refused by name, never computed with."""
+
+import math
+from numbers import Integral, Real
+
+import numpy as np
+
+ACCOUNTANTS = ("moments", "rdp", "pld")
+NEIGHBORS = ("add_remove", "replace_one")
+
+
+def real(name: str, value, *, low: float = 0.0, high: float = math.inf, open_low=False, open_high=False) -> float:
+    """``value`` as a float inside the interval; bools, strings, nan and infinity are refused.
+
+    Raises:
+        ValueError: naming ``name`` and the interval.
+
+    >>> real("delta", 1e-5, high=1.0, open_low=True, open_high=True)
+    1e-05
+    >>> real("noise_multiplier", float("nan"))
+    Traceback (most recent call last):
+    ValueError: noise_multiplier must be a finite number >= 0, got nan
+    """
+    bounds = f"{'>' if open_low else '>='} {low:g}"
+    if high != math.inf:
+        bounds += f" and {'<' if open_high else '<='} {high:g}"
+    good = isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
+    if good:
+        good = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
+    if not good:
+        raise ValueError(f"{name} must be a finite number {bounds}, got {value!r}")
+    return float(value)
+
+
+def count(name: str, value, *, low: int = 0) -> int:
+    """``value`` as an int of at least ``low``; 3.0 and True are refused.
+
+    Raises:
+        ValueError: naming ``name``.
+    """
+    if not isinstance(value, Integral) or isinstance(value, (bool, np.bool_)) or value < low:
+        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+    return int(value)
+
+
+def choice(name: str, value, options: tuple[str, ...]) -> str:
+    """``value`` if it is one of ``options``.
+
+    Raises:
+        ValueError: naming ``name`` and the options.
+    """
+    if not isinstance(value, str) or value not in options:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
+    return value
+
+
+def noise_multiplier(value) -> float:
+    """sigma: finite, >= 0."""
+    return real("noise_multiplier", value)
+
+
+def sample_rate(value) -> float:
+    """q: between 0 and 1, both allowed."""
+    return real("sample_rate", value, high=1.0)
+
+
+def delta(value) -> float:
+    """delta: strictly between 0 and 1."""
+    return real("delta", value, high=1.0, open_low=True, open_high=True)

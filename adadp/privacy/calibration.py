@@ -1,0 +1,91 @@
+"""From a target epsilon back to the noise."""
+
+import math
+
+from scipy.optimize import brentq
+
+from adadp.privacy import arguments
+from adadp.privacy.composition import check_accountant, checked_epsilon
+
+_XTOL = 2e-5  # of log(noise multiplier)
+
+
+def calibrate_noise_multiplier(
+    *,
+    target_epsilon: float,
+    delta: float,
+    sample_rate: float,
+    steps: int,
+    accountant: str = "pld",
+    neighbors: str = "add_remove",
+) -> float:
+    """The smallest noise multiplier found whose epsilon does not exceed ``target_epsilon``.
+
+    Guarantees: ``epsilon(noise_multiplier=result, ...) <= target_epsilon`` for the same arguments, and within 0.1 %
+    of the target where epsilon is continuous there.
+
+    Args:
+        target_epsilon: > 0.
+        delta, sample_rate, steps, accountant, neighbors: as for :func:`epsilon`.
+    Returns:
+        sigma; 0.0 if nothing is released (``sample_rate`` or ``steps`` 0).
+    Raises:
+        ValueError: naming the argument; also if no noise multiplier below 1e9 reaches the target, with the reason.
+
+    >>> sigma = calibrate_noise_multiplier(target_epsilon=1.0, delta=1e-5, sample_rate=0.01, steps=1000)
+    >>> from adadp.privacy.composition import epsilon
+    >>> round(epsilon(noise_multiplier=sigma, delta=1e-5, sample_rate=0.01, steps=1000, accountant="pld"), 2)
+    1.0
+    """
+    target = arguments.real("target_epsilon", target_epsilon, open_low=True)
+    q, steps, delta = arguments.sample_rate(sample_rate), arguments.count("steps", steps), arguments.delta(delta)
+    check_accountant(accountant, neighbors)
+    if steps == 0 or q == 0:
+        return 0.0
+
+    def gap(log_sigma: float) -> float:
+        """log(epsilon / target), bounded so that 0 and infinity are usable signs."""
+        value = checked_epsilon(math.exp(log_sigma), q, steps, delta, accountant, neighbors)
+        return min(max(math.log(value / target), -50.0), 50.0) if value > 0 else -50.0
+
+    low, high = _bracket(gap, _guess(target, delta, q, steps, accountant, neighbors))
+    if high is None:
+        floor = f": with orders up to 32 it cannot fall below {-math.log(delta) / 32:.3g}" * (accountant == "moments")
+        raise ValueError(
+            f"target_epsilon={target:g} is out of reach of accountant={accountant!r} at delta={delta:g}, whatever the "
+            f"noise{floor}; use accountant='pld' or a larger target"
+        )
+    root = brentq(gap, low, high, xtol=_XTOL, rtol=1e-12)
+    for nudge in (0, 1, 2.5, 5, 10, 20):  # the root is only known to xtol: go to the side that keeps the promise
+        if gap(root + nudge * _XTOL) <= 0:
+            return math.exp(root + nudge * _XTOL)
+    return math.exp(high)
+
+
+def _guess(target: float, delta: float, q: float, steps: int, accountant: str, neighbors: str) -> float:
+    """Log of a first noise multiplier: RDP's answer is cheap and near PLD's, a plain Gaussian's is at hand for RDP."""
+    if accountant == "pld":
+        try:
+            by_rdp = calibrate_noise_multiplier(
+                target_epsilon=target, delta=delta, sample_rate=q, steps=steps, accountant="rdp"
+            )
+            return math.log(by_rdp * (2 if neighbors == "replace_one" else 1))
+        except ValueError:
+            pass
+    return math.log(max(q * math.sqrt(2 * steps * math.log(1 / delta)) / target, 0.3))
+
+
+def _bracket(gap, start: float) -> tuple[float, float | None]:
+    """Log noise multipliers below and above the root, by growing steps; no upper one: the target is out of reach."""
+    low = high = start
+    width = 0.1
+    while gap(high) > 0:
+        if high > math.log(1e9):
+            return low, None
+        low, high, width = high, high + width, 2 * width
+    width = 0.1
+    while gap(low) <= 0:
+        low, high, width = low - width, low, 2 * width
+        if low < math.log(1e-9):
+            return low, high
+    return low, high

@@ -1,0 +1,128 @@
+"""What an epsilon means, in words: it is printed beside every epsilon, so that none stands alone."""
+
+from adadp.privacy.composition import epsilon
+from adadp.privacy.shuffling import shuffled_lower_bound
+
+_NEIGHBORS = {
+    "add_remove": "data sets that differ in one record, present in one and absent in the other (add/remove)",
+    "replace_one": "data sets that differ in the value of one record (replace-one, or substitution)",
+}
+_ACCOUNTANTS = {
+    "moments": "moments accountant, orders 1 to 32",
+    "rdp": "Rényi differential privacy",
+    "pld": "privacy loss distribution, within 1 %",
+}
+
+
+def sampler_warning(sampler) -> str:
+    """One sentence when ``sampler`` is not the Poisson sampling that every accountant here assumes; otherwise ''.
+
+    Args:
+        sampler: a sampling object with a ``name``, or the name.
+
+    >>> sampler_warning("poisson")
+    ''
+    >>> sampler_warning("shuffled partition")
+    'epsilon assumes Poisson sampling, but batches come from a shuffled partition: it is no guarantee here'
+    """
+    name = _sampler_name(sampler)
+    if name == "poisson":
+        return ""
+    return f"epsilon assumes Poisson sampling, but batches come from a {name}: it is no guarantee here"
+
+
+def _sampler_name(sampler) -> str:
+    """The name of a sampler given by name or as an object."""
+    name = getattr(sampler, "name", sampler)
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"sampler must be 'poisson', another name, or a sampling object, got {sampler!r}")
+    return name
+
+
+def privacy_statement(
+    history=None,
+    *,
+    noise_multiplier: float | None = None,
+    sample_rate: float | None = None,
+    steps: int | None = None,
+    delta: float | None = None,
+    accountant: str = "moments",
+    neighbors: str = "add_remove",
+    sampler="poisson",
+    record: str = "one training example",
+    tuning_included: bool = False,
+    short: bool = False,
+) -> str:
+    """Say what an epsilon protects, under which assumptions, and what it leaves out.
+
+    Args:
+        history: of a private training; it then supplies everything from ``noise_multiplier`` to ``sampler``.
+        noise_multiplier, sample_rate, steps, delta, accountant, neighbors: as for :func:`adadp.epsilon`.
+        sampler: what drew the batches: "poisson", another name, or a sampling object.
+        record: the unit that is protected, in words.
+        tuning_included: whether the releases counted in ``steps`` cover the choice of the hyper-parameters.
+        short: one line, for a figure.
+    Returns:
+        Text; where the batches are not Poisson samples it says so and adds the lower bound for a shuffled epoch.
+    Raises:
+        ValueError: naming the argument.
+
+    >>> print(privacy_statement(noise_multiplier=2.0, sample_rate=1 / 300, steps=30_000, delta=1e-5))
+    epsilon = 1.54 at delta = 1e-05
+    record unit: one training example
+    neighbours: data sets that differ in one record, present in one and absent in the other (add/remove)
+    sampler: Poisson sampling, rate 0.003333, 30000 gradients, noise multiplier 2
+    accountant: moments accountant, orders 1 to 32
+    tuning: the choice of hyper-parameters is not included
+    >>> privacy_statement(noise_multiplier=2.0, sample_rate=1 / 300, steps=30_000, delta=1e-5, short=True)
+    'ε = 1.54, δ = 1e-05 (one training example, add/remove, Poisson, moments; tuning not included)'
+    """
+    if history is not None:
+        known = _from_history(history)
+        noise_multiplier, sample_rate, steps, delta = (
+            known[k] for k in ("noise_multiplier", "sample_rate", "steps", "delta")
+        )
+        accountant, neighbors, sampler = (known[k] for k in ("accountant", "neighbors", "sampler"))
+    if not isinstance(tuning_included, bool):
+        raise ValueError(f"tuning_included must be True or False, got {tuning_included!r}")
+    if not isinstance(record, str) or not record:
+        raise ValueError(f"record must be a description in words, got {record!r}")
+    value = epsilon(
+        noise_multiplier=noise_multiplier,
+        sample_rate=sample_rate,
+        steps=steps,
+        delta=delta,
+        accountant=accountant,
+        neighbors=neighbors,
+    )
+    name = _sampler_name(sampler)
+    tuning = "included" if tuning_included else "not included"
+    if short:
+        drawn = "Poisson" if name == "poisson" else f"{name}, Poisson assumed"
+        relation = neighbors.replace("add_remove", "add/remove").replace("replace_one", "replace-one")
+        return f"ε = {value:.3g}, δ = {delta:g} ({record}, {relation}, {drawn}, {accountant}; tuning {tuning})"
+    drawn = "Poisson sampling" if name == "poisson" else f"{name} (epsilon assumes Poisson sampling: no guarantee here)"
+    lines = [
+        f"epsilon = {value:.3g} at delta = {delta:g}",
+        f"record unit: {record}",
+        f"neighbours: {_NEIGHBORS[neighbors]}",
+        f"sampler: {drawn}, rate {sample_rate:.4g}, {steps} gradients, noise multiplier {noise_multiplier:g}",
+        f"accountant: {_ACCOUNTANTS[accountant]}",
+        f"tuning: the choice of hyper-parameters is {tuning}",
+    ]
+    if name != "poisson" and steps and sample_rate and steps >= round(1 / sample_rate):
+        bound = shuffled_lower_bound(noise_multiplier, max(1, round(1 / sample_rate)), delta)
+        lines.insert(4, f"shuffling: one epoch alone has an epsilon of at least {bound:.3g} at this delta")
+    return "\n".join(lines)
+
+
+def _from_history(history) -> dict:
+    """The settings of a private training, from what it recorded.
+
+    Raises:
+        ValueError: the history is of a training that was not private, or has no rows.
+    """
+    privacy, rows = getattr(history, "privacy", None), getattr(history, "rows", None)
+    if not privacy or privacy.get("noise_multiplier") is None or not rows:
+        raise ValueError("history must be that of a private training with at least one evaluation")
+    return {**privacy, "steps": int(rows[-1]["steps"])}
