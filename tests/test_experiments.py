@@ -1,0 +1,429 @@
+"""Configs, grids and the runner: hashes, stages, resuming after kill -9, two runners at once."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from adadp.experiments import execution, grids, results, runner
+from adadp.experiments.configs import KINDS, PrivateRun, from_dict
+from adadp.experiments.plan import Cell, Grid, half_decade
+from adadp.experiments.private import EQUAL_EPSILON, PRINTED, REFERENCE, private, selection
+from adadp.experiments.runner import run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def config():
+    return private("mnist", noise_multiplier=2, **PRINTED)
+
+
+# ---------------------------------------------------------------- configs
+
+
+def test_no_field_of_a_config_has_a_default():
+    for kind in KINDS.values():
+        for field in dataclasses.fields(kind):
+            assert field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING, field.name
+
+
+def test_the_id_of_a_known_config_never_changes(config):
+    assert json.loads(config.canonical())["tol"] == 1.0
+    assert config.id == "PINNED"
+
+
+def test_numbers_that_are_equal_are_the_same_config(config):
+    assert private("mnist", noise_multiplier=2.0, **PRINTED).id == config.id
+    assert config.but(max_grad_norm=10).id == config.but(max_grad_norm=10.0).id
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        dict(seed=1),
+        dict(noise_multiplier=2.5),
+        dict(tol=0.5),
+        dict(discard=True),
+        dict(init="reference_code"),
+        dict(delta=1e-6),
+    ],
+)
+def test_every_change_is_another_run(config, change):
+    assert config.but(**change).id != config.id
+
+
+@pytest.mark.parametrize(
+    "change, name",
+    [
+        (dict(dataset="imagenet"), "dataset"),
+        (dict(method="rmsprop"), "method"),
+        (dict(lr=0), "lr"),
+        (dict(lr=float("nan")), "lr"),
+        (dict(noise_multiplier=-1), "noise_multiplier"),
+        (dict(noise_multiplier=float("inf")), "noise_multiplier"),
+        (dict(epochs=0), "epochs"),
+        (dict(tol=None), "tol"),
+        (dict(beta1=0.9), "beta1"),
+        (dict(advance="backwards"), "advance"),
+        (dict(sampler="without"), "sampler"),
+    ],
+)
+def test_a_bad_config_names_its_field(config, change, name):
+    with pytest.raises(ValueError, match=name):
+        config.but(**change)
+
+
+def test_reading_a_config_back(config):
+    assert from_dict(config.to_dict()) == config
+    for broken in ({}, {"kind": "private"}, config.to_dict() | {"kind": "other"}, config.to_dict() | {"more": 1}):
+        with pytest.raises(ValueError):
+            from_dict(broken)
+
+
+# ---------------------------------------------------------------- grids
+
+
+def scored(configs, score) -> dict:
+    return {c.id: {"rows": {"test_accuracy": [score(c)]}} for c in configs}
+
+
+def test_a_grid_grows_until_its_best_is_interior():
+    stored: dict = {}
+    for _ in range(20):
+        cells, ranking = Grid(stored).half_decades(
+            "g", lambda lr: private("mnist", method="sgd", lr=lr, noise_multiplier=2), (-3, -2)
+        )
+        if ranking:
+            break
+        stored |= scored([c.config for c in cells], lambda c: -abs(c.lr - 0.3))
+    assert ranking[0] == half_decade(-0.5) and min(ranking) < 0.3 < max(ranking)
+    assert all(cell.peeking for cell in cells)
+
+
+def test_winners_are_redrawn_on_fresh_seeds():
+    stored: dict = {}
+    for _ in range(10):
+        cells = grids.cells("dp-adam-mnist", stored)
+        stored |= scored([c.config for c in cells if c.role == "adam grid"], lambda c: -abs(c.lr - 3e-4))
+    best = [c for c in cells if c.role == "adam best" and c.config.noise_multiplier == 4]
+    assert {c.config.seed for c in best} == {1, 2, 3} and {c.config.lr for c in best} == {half_decade(-3.5)}
+    assert {c.config.seed for c in cells if c.role == "adam grid"} == {0}
+    assert {c.config.lr for c in cells if c.role == "adam second"} == {half_decade(-4)}
+    assert [c.tier for c in sorted(best, key=lambda c: c.config.seed)] == [1, 2, 2]
+
+
+def test_recommended_is_chosen_on_held_out_data_only():
+    stored: dict = {}
+    for _ in range(5):
+        cells, chosen = selection(Grid(stored))
+        assert {c.config.holdout for c in cells} == {5000}
+        stored |= scored([c.config for c in cells], lambda c: c.tol == 0.1778)
+    assert chosen["tol"] == 0.1778 and chosen["advance"] == "half_steps"
+    curves = [c for c in grids.cells("dp-adam-mnist", stored) if c.role == "recommended"]
+    assert len(curves) == 12 and {c.config.holdout for c in curves} == {0}
+
+
+def test_each_paper_cell_follows_the_protocol():
+    for name in grids.EXPERIMENTS:
+        for cell in grids.cells(name, {}, assume=True):
+            if isinstance(cell.config, PrivateRun) and name not in ("small-d", "batch-size"):
+                assert cell.config.expected_batch_size == 200 and cell.config.delta == 1e-5
+                norm = 3 if cell.config.dataset == "cifar10" else 1 if name == "clip-control" else 10
+                assert cell.config.max_grad_norm == norm
+
+
+def test_shorter_profiles_keep_every_kind_of_cell_and_one_seed():
+    paper = {c.role for c in grids.cells("dp-sgd-mnist", {}, assume=True)}
+    for profile, epochs in (("pilot", 5), ("quick", 2)):
+        cells = grids.cells("dp-sgd-mnist", {}, profile, assume=True)
+        assert {c.role for c in cells} == paper
+        assert {c.config.epochs for c in cells} == {epochs} and {c.config.seed for c in cells} == {0, 1}
+        assert all(c.config.decay_from is None or c.config.decay_from < epochs for c in cells)
+
+
+@pytest.mark.parametrize("arguments", [("nothing", {}), ("tol-grid", {}, "fast")])
+def test_unknown_names_are_refused(arguments):
+    with pytest.raises(ValueError, match="unknown; choose one of"):
+        grids.cells(*arguments)
+
+
+@pytest.mark.slow
+def test_batch_sizes_are_compared_at_equal_epsilon():
+    from adadp.privacy import calibrate_noise_multiplier, epsilon
+
+    target = epsilon(noise_multiplier=2, sample_rate=200 / 60000, steps=30000, delta=1e-5, accountant="pld")
+    for size, sigma in EQUAL_EPSILON.items():
+        steps = 100 * round(60000 / size)
+        found = calibrate_noise_multiplier(target_epsilon=target, delta=1e-5, sample_rate=size / 60000, steps=steps)
+        assert found == pytest.approx(sigma, rel=0.01)
+
+
+# ---------------------------------------------------------------- the runner, with a cheap kind of run
+
+
+def cheap(config, **_):
+    """Stands for training: the accuracy is the closeness of lr to 3e-4."""
+    if config.seed == 99:
+        raise FloatingPointError("on purpose")
+    rows = {"epoch": [1], "steps": [300], "test_accuracy": [1 / (1 + abs(config.lr - 3e-4))]}
+    return {
+        "config": config.to_dict(),
+        "rows": rows,
+        "first_epoch": {},
+        "data": "none",
+        "device": "cpu (x)",
+        "commit": "c",
+    }
+
+
+@pytest.fixture
+def cheap_runs(monkeypatch, cache):
+    """Counts what is carried out."""
+    done = []
+
+    def count(config, **keywords):
+        done.append(config.id)
+        return cheap(config, **keywords)
+
+    monkeypatch.setattr(execution, "execute", count)
+    monkeypatch.setattr(runner, "WAIT", 0.01)
+    return done
+
+
+def quick_run(folder, experiment="dp-adam-mnist", **keywords):
+    return run(experiment, "quick", folder=folder, progress=False, **keywords)
+
+
+def test_everything_is_done_once_and_stages_follow(tmp_path, cheap_runs):
+    report = quick_run(tmp_path)
+    stored = results.load(tmp_path)
+    assert sorted(cheap_runs) == sorted(stored) == sorted(report.new) and len(set(cheap_runs)) == len(cheap_runs)
+    roles = {c.role for c in grids.cells("dp-adam-mnist", stored, "quick")}
+    assert {"adam best", "adam second", "adam grid", "as_printed"} <= roles
+    assert not runner.pending(["dp-adam-mnist"], stored, "quick")
+    assert quick_run(tmp_path).new == [] and len(cheap_runs) == len(stored)
+
+
+def test_a_run_shared_by_experiments_is_done_once(tmp_path, cheap_runs):
+    quick_run(tmp_path, "dp-adam-mnist")
+    before = len(cheap_runs)
+    quick_run(tmp_path, ["dp-sgd-mnist", "discarding"])
+    assert len(set(cheap_runs)) == len(cheap_runs) > before
+
+
+def test_tiers_finish_in_order_and_can_be_chosen(tmp_path, cheap_runs):
+    known: dict = {}
+    tiers = [
+        job.tier
+        for job in runner.pending(["decay-control", "dp-adam-mnist", "batch-size"], known, "paper", assume=True)
+    ]
+    assert tiers == sorted(tiers) and set(tiers) == {1, 2, 3}
+    assert {j.tier for j in runner.pending(["dp-adam-mnist", "batch-size"], known, "paper", 1)} == {1}
+
+
+def test_limit_and_bad_numbers(tmp_path, cheap_runs):
+    assert len(quick_run(tmp_path, limit=3).new) == 3
+    for bad in (dict(jobs=0), dict(limit=0), dict(experiment="nothing")):
+        with pytest.raises(ValueError):
+            quick_run(tmp_path, **bad)
+
+
+def test_a_failing_run_does_not_stop_the_others(tmp_path, cheap_runs, monkeypatch):
+    broken = private("mnist", noise_multiplier=2, **PRINTED | dict(seed=99))
+    fine = [broken.but(seed=s) for s in (0, 1)]
+    monkeypatch.setitem(grids.EXPERIMENTS, "three", lambda grid: [Cell("r", c) for c in (fine[0], broken, fine[1])])
+    with pytest.raises(RuntimeError, match="1 runs failed.*on purpose"):
+        run("three", folder=tmp_path, progress=False)
+    assert set(results.load(tmp_path)) == {c.id for c in fine}
+
+
+def test_a_run_another_process_is_at_is_left_alone(tmp_path, cheap_runs):
+    jobs = runner.pending(["tol-grid"], {}, "quick")
+    with runner._lock(jobs[0].config.id) as mine:
+        assert mine
+        assert runner.attempt(jobs[0], tmp_path, "cpu") == (None, None)
+        assert runner.attempt(jobs[1], tmp_path, "cpu")[0]
+    assert runner.attempt(jobs[0], tmp_path, "cpu")[0], "the lock is free again"
+    assert runner.attempt(jobs[0], tmp_path, "cpu") == (None, None), "stored meanwhile"
+
+
+def test_the_bar_ends_at_its_total(tmp_path, cheap_runs, monkeypatch, capsys):
+    monkeypatch.setattr(runner, "seconds", lambda config, device: 10.0)
+    run("small-d", "quick", folder=tmp_path, limit=2)
+    assert "20/" in capsys.readouterr().err
+
+
+def test_dry_run_computes_nothing(tmp_path, cheap_runs, monkeypatch, capsys):
+    monkeypatch.setattr("adadp.experiments.estimates.seconds", lambda config, device: 36.0)
+    report = run(["dp-adam-mnist", "decay-control"], folder=tmp_path, dry_run=True)
+    text = capsys.readouterr().out
+    assert not cheap_runs and not list(tmp_path.iterdir())
+    assert {r["tier"] for r in report.plan} == {1, 2} and "total" in text
+    first = next(r for r in report.plan if r["tier"] == 1)
+    assert first["runs"] == 40 and first["hours"] == pytest.approx(0.4) and "0.40" in text
+
+
+# ---------------------------------------------------------------- real runs on the embedded images
+
+
+def comparable(folder) -> dict:
+    """What must not depend on interruptions: rows and first epoch by id."""
+    return {i: (r["rows"], r["first_epoch"], r["data"]) for i, r in results.load(folder).items()}
+
+
+@pytest.fixture(scope="module")
+def few():
+    """An experiment of two quick runs, one with the decay, long enough to be interrupted."""
+    long = dict(dataset="mnist-5k", epochs=8)
+    a = private("mnist", noise_multiplier=2, **PRINTED | long | dict(decay_from=4))
+    b = private("mnist", noise_multiplier=2, method="adam", lr=1e-3, **long)
+    return [a, b]
+
+
+SCRIPT = """
+import sys, json
+from adadp.experiments import grids, runner
+from adadp.experiments.configs import from_dict
+from adadp.experiments.plan import Cell
+configs = [from_dict(c) for c in json.loads(sys.argv[2])]
+grids.EXPERIMENTS["few"] = lambda grid: [Cell("r", c) for c in configs]
+{extra}
+runner.run("few", folder=sys.argv[1], progress=False, device="cpu")
+"""
+
+
+def start(folder, few, cache, extra=""):
+    """A runner in a process of its own."""
+    environment = os.environ | {"ADADP_CACHE": str(cache), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    arguments = [str(folder), json.dumps([c.to_dict() for c in few])]
+    return subprocess.Popen([sys.executable, "-c", SCRIPT.replace("{extra}", extra), *arguments], env=environment)
+
+
+def wait_for(condition, process, seconds=60):
+    """Poll until something is there, or fail when the process is gone."""
+    limit = time.monotonic() + seconds
+    while not (found := condition()):
+        assert process.poll() is None, "the runner ended too early"
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, few):
+    """The results of the two runs without an interruption."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    assert start(folder / "stored", few, folder / "cache").wait(120) == 0
+    return comparable(folder / "stored")
+
+
+def test_kill_in_the_middle_of_a_run(tmp_path, few, undisturbed):
+    stored, cache = tmp_path / "stored", tmp_path / "cache"
+    process = start(stored, few, cache)
+    wait_for(lambda: list(cache.glob("checkpoints/*.pt")), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not list(stored.glob("*/*.json")), "nothing half-written"
+    assert start(stored, few, cache).wait(120) == 0
+    assert comparable(stored) == undisturbed
+    assert any(r["resumed"] for r in results.load(stored).values())
+    assert not list(cache.glob("checkpoints/*.pt"))
+
+
+def test_kill_in_the_middle_of_a_write(tmp_path, few, undisturbed):
+    stored, cache = tmp_path / "stored", tmp_path / "cache"
+    slow = "import pathlib, time\nwas = pathlib.Path.replace\ndef hang(self, target):\n"
+    slow += "    if str(target).endswith('.json'): time.sleep(600)\n    return was(self, target)\npathlib.Path.replace = hang"
+    process = start(stored, few, cache, slow)
+    wait_for(lambda: list(stored.glob("*/.*.tmp")), process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert results.load(stored) == {}, "a write that did not end is not a result"
+    assert start(stored, few, cache).wait(120) == 0
+    assert comparable(stored) == undisturbed
+
+
+def test_two_runners_at_once_share_the_work(tmp_path, few, undisturbed):
+    stored, cache = tmp_path / "stored", tmp_path / "cache"
+    pair = [start(stored, few, cache) for _ in range(2)]
+    assert [p.wait(120) for p in pair] == [0, 0]
+    assert comparable(stored) == undisturbed
+    assert len(list(stored.glob("*/*"))) == 2, "nothing doubled, nothing left over"
+
+
+def test_parallel_processes_give_the_same(tmp_path, few, undisturbed, monkeypatch, cache):
+    pytest.importorskip("joblib")
+    monkeypatch.setitem(grids.EXPERIMENTS, "few", lambda grid: [Cell("r", c) for c in few])
+    report = run("few", folder=tmp_path / "stored", jobs=2, device="cpu", progress=False)
+    assert sorted(report.new) == sorted(c.id for c in few)
+    assert comparable(tmp_path / "stored") == undisturbed
+
+
+@pytest.mark.engine
+@pytest.mark.slow
+def test_a_dask_cluster_gives_the_same(tmp_path, few, undisturbed, monkeypatch, cache):
+    distributed = pytest.importorskip("dask.distributed")
+    monkeypatch.setitem(grids.EXPERIMENTS, "few", lambda grid: [Cell("r", c) for c in few])
+    options = dict(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None)
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster):
+        report = run("few", folder=tmp_path / "stored", jobs=2, backend="dask", device="cpu", progress=False)
+    assert sorted(report.new) == sorted(c.id for c in few)
+    assert comparable(tmp_path / "stored") == undisturbed
+
+
+def test_seed_decides_everything(few):
+    one, again, other = (execution.execute(c, device="cpu")["rows"] for c in (few[1], few[1], few[1].but(seed=5)))
+    assert one == again and one["test_accuracy"] != other["test_accuracy"]
+
+
+def test_rows_of_a_run(few):
+    record = execution.execute(few[0], device="cpu")
+    rows = record["rows"]
+    assert rows["epoch"] == list(range(1, 9)) and rows["steps"] == [20 * k for k in range(1, 9)]
+    assert all(a < b for a, b in zip(rows["epsilon_moments"], rows["epsilon_moments"][1:], strict=False))
+    assert all(p < m for p, m in zip(rows["epsilon_pld"], rows["epsilon_moments"], strict=True))
+    assert record["first_epoch"]["step"][-1] == 20 and len(record["first_epoch"]["lr"]) == 10
+    for k in (5, 6, 7, 8):  # decay_from = 4
+        assert rows["lr"][k - 1] == pytest.approx(rows["lr"][3] / (1 + 0.1 * (k - 4)), rel=1e-6)
+    assert "mnist" in record["data"].lower() and record["device"].startswith("cpu") and record["seconds"] > 0
+
+
+def test_no_noise_has_no_finite_epsilon(few):
+    rows = execution.execute(few[1].but(noise_multiplier=0, epochs=1), device="cpu")["rows"]
+    assert results.compact(rows)["epsilon_pld"] == [None]
+
+
+def test_reference_code_starts_from_its_own_weights():
+    own = private("mnist", noise_multiplier=2, **REFERENCE)
+    for config, bound in ((own, 10**-0.5), (own.but(init="torch"), 1 / 16)):
+        model = execution.build(config, "cpu")[0]
+        largest = list(model.parameters())[-1].abs().max()
+        assert 0.9 * bound < largest <= bound
+
+
+def test_held_out_examples_are_not_trained_on():
+    data, whole = execution.dataset("mnist-5k", None, 500), execution.dataset("mnist-5k", None, 0)
+    assert len(data.y_train) == 3500 and len(data.y_test) == 500 and "held out" in data.provenance
+    both = torch.cat([data.x_train, data.x_test]).flatten(1).sum(1).sort().values
+    assert torch.equal(both, whole.x_train.flatten(1).sum(1).sort().values)
+
+
+def test_timing_takes_turns():
+    (cell, _) = grids.cells("timing", {}, "quick")
+    rows = execution.execute(cell.config, device="cpu")["rows"]
+    assert rows["epoch"] == [1] and all(rows[m][0] > 0 for m in ("adadp", "sgd", "adam"))
+
+
+def test_thinning_keeps_both_ends():
+    points = [{"step": 2 * k, "lr": 0.1, "error": 1.0} for k in range(1, 151)]
+    thin = execution.thin(points)
+    assert len(thin["step"]) == 60 and thin["step"][0] == 2 and thin["step"][-1] == 300
+    assert execution.thin([]) == {}

@@ -1,0 +1,187 @@
+"""Stored files: whole or absent, small, readable, and what is computed from them."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from adadp.experiments import execution, grids, results
+from adadp.experiments.configs import from_dict
+from adadp.experiments.private import PRINTED, private
+
+
+def record(config, accuracy=(0.5, 0.9), **changes) -> dict:
+    """A record as the runner makes it."""
+    n = len(accuracy)
+    rows = {
+        "epoch": list(range(1, n + 1)),
+        "steps": [300 * k for k in range(1, n + 1)],
+        "test_accuracy": list(accuracy),
+    }
+    rows |= {"epsilon_moments": [1 / 3] * n, "epsilon_pld": [math.inf] * n}
+    return {"config": config.to_dict(), "rows": rows, "first_epoch": {}, "data": "MNIST", "device": "cpu (x)"} | changes
+
+
+@pytest.fixture
+def config():
+    return private("mnist", noise_multiplier=2, **PRINTED)
+
+
+def test_save_and_load(tmp_path, config):
+    path = results.save(record(config), "dp-adam-mnist", tmp_path)
+    assert path.name == f"{config.slug}-{config.id}.json" and path.parent.name == "dp-adam-mnist"
+    (loaded,) = results.load(tmp_path).values()
+    assert loaded["id"] == config.id and loaded["experiment"] == "dp-adam-mnist"
+    assert from_dict(loaded["config"]) == config
+    assert loaded["rows"]["epsilon_moments"] == [0.333333] * 2, "six significant digits"
+    assert loaded["rows"]["epsilon_pld"] == [None] * 2, "what is not finite is null"
+
+
+def test_config_is_stored_to_the_last_digit(tmp_path):
+    exact = private("mnist", noise_multiplier=1 / 3, **PRINTED)
+    results.save(record(exact), "x", tmp_path)
+    (loaded,) = results.load(tmp_path).values()
+    assert loaded["config"]["noise_multiplier"] == 1 / 3
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"config": {"kind": "private"}}'])
+def test_a_damaged_file_is_named(tmp_path, config, text):
+    path = results.save(record(config), "x", tmp_path)
+    path.write_text(text)
+    with pytest.raises(RuntimeError, match=path.name):
+        results.load(tmp_path)
+
+
+def test_a_changed_config_is_noticed(tmp_path, config):
+    path = results.save(record(config), "x", tmp_path)
+    text = json.loads(path.read_text())
+    text["config"]["noise_multiplier"] = 3.0
+    path.write_text(json.dumps(text))
+    with pytest.raises(RuntimeError, match="disagree"):
+        results.load(tmp_path)
+
+
+def test_leftovers_of_killed_writes_are_not_results(tmp_path, config):
+    path = results.save(record(config), "x", tmp_path)
+    path.with_name(f".{path.name}.123.tmp").write_text("{")
+    (tmp_path / "x" / "notes.json").write_text("{")
+    assert list(results.load(tmp_path)) == [config.id]
+
+
+def test_known_records_are_not_read_again(tmp_path, config):
+    path = results.save(record(config), "x", tmp_path)
+    known = results.load(tmp_path)
+    path.write_text("damaged meanwhile")
+    assert results.load(tmp_path, known=known) == known
+
+
+def test_folders_of_profiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("ADADP_CACHE", str(tmp_path))
+    monkeypatch.delenv("ADADP_RESULTS", raising=False)
+    assert results.stored_folder() == results.PACKAGED
+    assert results.stored_folder("quick") == tmp_path / "quick"
+    monkeypatch.setenv("ADADP_RESULTS", str(tmp_path / "mine"))
+    assert results.stored_folder() == tmp_path / "mine"
+    assert results.stored_folder(folder="other") == Path("other")
+
+
+@pytest.fixture
+def three_seeds(config):
+    """The printed curve at sigma 2 with seeds 1, 2, 3 ending at 90, 91 and 93 percent."""
+    found = {}
+    for seed, final in ((1, 0.90), (2, 0.91), (3, 0.93)):
+        one = config.but(seed=seed)
+        found[one.id] = record(one, (0.5, final)) | {"id": one.id}
+    return found
+
+
+def test_curves_and_summary(three_seeds):
+    found = [c for c in results.curves("dp-adam-mnist", three_seeds) if c["records"]]
+    (curve,) = found
+    assert curve["role"] == "as_printed" and curve["planned"] == 3 and not curve["peeking"]
+    numbers = results.summary(curve)
+    assert numbers["seeds"] == 3 and numbers["spread"] == pytest.approx(3.0)
+    assert numbers["mean"] == pytest.approx([0.5, 2.74 / 3]) and numbers["final"] == pytest.approx(2.74 / 3)
+    assert numbers["low"] == [0.5, 0.90] and numbers["high"] == [0.5, 0.93]
+    assert results.summary({"records": []}) == {"seeds": 0}
+
+
+def test_table(three_seeds):
+    (row,) = results.table("dp-adam-mnist", three_seeds)
+    assert row["accuracy"] == 91.33 and row["seeds"] == "3/3" and row["sigma"] == 2 and row["data"] == "MNIST"
+    (row,) = results.table("dp-sgd-mnist", three_seeds)
+    assert row["role"] == "as_printed", "a run counts in every experiment that names it"
+
+
+def test_status_counts_planned_and_stored(three_seeds):
+    rows = {(r["experiment"], r["tier"]): r for r in results.status(three_seeds)}
+    assert rows["dp-adam-mnist", 1]["stored"] == 1 and rows["dp-adam-mnist", 2]["stored"] == 2
+    assert rows["dp-adam-mnist", 1]["planned"] == 40
+    assert rows["tol-grid", 1] == {"experiment": "tol-grid", "tier": 1, "stored": 0, "planned": 63}
+
+
+def test_dataframe(three_seeds):
+    pytest.importorskip("pandas")
+    frame = results.to_dataframe(three_seeds)
+    assert len(frame) == 6 and set(frame.seed) == {1, 2, 3} and frame.test_accuracy.max() == 0.93
+    assert results.to_dataframe({}).empty
+
+
+@pytest.mark.parametrize(
+    "accuracy, data, device, ok",
+    [
+        (0.9049, "MNIST", "cpu (y)", True),
+        (0.9051, "MNIST", "cpu (y)", False),
+        (0.9149, "MNIST", "cuda (y)", True),
+        (0.9151, "MNIST", "cuda (y)", False),
+        (0.9, "another MNIST", "cpu (y)", None),
+    ],
+)
+def test_verify_compares_equal_data_only(three_seeds, monkeypatch, accuracy, data, device, ok):
+    one = {i: r for i, r in three_seeds.items() if r["config"]["seed"] == 1}
+    monkeypatch.setattr(
+        execution,
+        "execute",
+        lambda config, device=None, _d=device: record(config, (0.5, accuracy), data=data, device=_d),
+    )
+    (row,) = results.verify(one, sample=5)
+    assert row["ok"] is ok and row["id"] in one
+
+
+def test_verify_draws_by_seed(three_seeds, monkeypatch):
+    monkeypatch.setattr(execution, "execute", lambda config, device=None: record(config))
+    draws = {seed: results.verify(three_seeds, sample=1, seed=seed)[0]["id"] for seed in range(20)}
+    assert set(draws.values()) == set(three_seeds)
+    assert results.verify(three_seeds, sample=1, seed=3)[0]["id"] == draws[3]
+
+
+PACKAGED = sorted(results.PACKAGED.glob("*/*.json"))
+
+
+def test_packaged_results_are_small_and_whole():
+    assert sum(p.stat().st_size for p in PACKAGED) < 5e6
+    for run in results.load(results.PACKAGED).values():
+        assert len({len(column) for column in run["rows"].values()}) == 1, run["id"]
+        assert run["experiment"] in grids.EXPERIMENTS and run["data"] and run["commit"]
+        if run["config"]["kind"] == "private":
+            assert len(run["rows"]["epoch"]) == run["config"]["epochs"], run["id"]
+            assert all(0 <= a <= 1 for a in run["rows"]["test_accuracy"])
+            assert len(run["first_epoch"].get("lr", [])) <= 60
+
+
+def test_packaged_epsilons_are_those_of_the_accountants_now():
+    from adadp.privacy import epsilon
+
+    families = {}
+    for run in results.load(results.PACKAGED).values():
+        if run["config"]["kind"] == "private" and run["config"]["noise_multiplier"] > 0:
+            config, last = run["config"], {k: v[-1] for k, v in run["rows"].items()}
+            examples = {"mnist": 60000, "cifar10": 50000}[config["dataset"]] - config["holdout"]
+            key = (config["noise_multiplier"], config["expected_batch_size"] / examples, last["steps"], config["delta"])
+            families.setdefault(key, set()).add((last["epsilon_moments"], last["epsilon_pld"]))
+    for (sigma, rate, steps, delta), stored in families.items():
+        known = dict(noise_multiplier=sigma, sample_rate=rate, steps=steps, delta=delta)
+        now = tuple(epsilon(**known, accountant=a) for a in ("moments", "pld"))
+        assert len(stored) == 1, f"runs at sigma {sigma:g} disagree about epsilon"
+        assert next(iter(stored)) == pytest.approx(now, rel=1e-3)
