@@ -240,7 +240,7 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path, cheap_runs, monkeypatc
     broken = private("mnist", noise_multiplier=2, **PRINTED | dict(seed=99))
     fine = [broken.but(seed=s) for s in (0, 1)]
     monkeypatch.setitem(grids.EXPERIMENTS, "three", lambda grid: [Cell("r", c) for c in (fine[0], broken, fine[1])])
-    with pytest.raises(RuntimeError, match="1 runs failed.*on purpose"):
+    with pytest.raises(RuntimeError, match=r"1 runs failed.*on purpose"):
         run("three", folder=tmp_path, progress=False)
     assert set(results.load(tmp_path)) == {c.id for c in fine}
 
@@ -341,7 +341,8 @@ def test_kill_in_the_middle_of_a_run(tmp_path, few, undisturbed):
 def test_kill_in_the_middle_of_a_write(tmp_path, few, undisturbed):
     stored, cache = tmp_path / "stored", tmp_path / "cache"
     slow = "import pathlib, time\nwas = pathlib.Path.replace\ndef hang(self, target):\n"
-    slow += "    if str(target).endswith('.json'): time.sleep(600)\n    return was(self, target)\npathlib.Path.replace = hang"
+    slow += "    if str(target).endswith('.json'): time.sleep(600)\n    return was(self, target)\n"
+    slow += "pathlib.Path.replace = hang"
     process = start(stored, few, cache, slow)
     wait_for(lambda: list(stored.glob("*/.*.tmp")), process)
     process.send_signal(signal.SIGKILL)
