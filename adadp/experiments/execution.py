@@ -24,7 +24,7 @@ from adadp.data import Dataset
 from adadp.experiments.configs import ADADP_FIELDS, PrivateRun, TimingRun
 from adadp.optimizer import ADADP
 from adadp.privacy import PoissonSampling, PrivateGradient, ShuffledPartition, epsilon
-from adadp.training import train
+from adadp.training import AdaptThenDecay, train
 
 INPUT_SHAPES = {"mnist_mlp": (1, 28, 28), "mnist_logistic": (1, 28, 28), "cifar_head": (1600,)}
 FIRST_EPOCH_POINTS = 60
@@ -134,30 +134,11 @@ def sampling_of(config: PrivateRun, num_examples: int):
     return PoissonSampling(sample_rate=config.expected_batch_size / num_examples, steps=steps)
 
 
-class Decay:
-    """Callback: from epoch k0 on, nothing adapts and epoch k > k0 runs at lr_k0 / (1 + rate (k - k0)).
-
-    It reads lr_k0 from the history, so that it does the same after a restart from a checkpoint.
-    """
-
-    def __init__(self, first: int, rate: float):
-        self.first, self.rate = first, rate
-
-    def __call__(self, *, epoch, model, optimizer, history):
-        if epoch < self.first:
-            return
-        if epoch == self.first and isinstance(optimizer, ADADP):
-            optimizer.freeze()
-        start = next(row["lr"] for row in history.rows if row["epoch"] == self.first)
-        for group in optimizer.param_groups:
-            group["lr"] = start / (1 + self.rate * (epoch + 1 - self.first))
-
-
 def run_private(config: PrivateRun, *, device: str, checkpoint: Path | None, on_epoch: Callable) -> dict:
     """Train privately; an evaluation, and epsilon under both accountants, after every epoch."""
     data = dataset(config.dataset, config.features, config.holdout)
     model, gradient, optimizer, batches = build(config, device)
-    callbacks = [] if config.decay_from is None else [Decay(config.decay_from, config.decay_rate)]
+    callbacks: list = [] if config.decay_from is None else [AdaptThenDecay(config.decay_from, config.decay_rate)]
     callbacks.append(lambda **_: on_epoch())
     history = train(
         model,
