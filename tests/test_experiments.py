@@ -271,6 +271,52 @@ def test_dry_run_computes_nothing(tmp_path, cheap_runs, monkeypatch, capsys):
     assert first["runs"] == 40 and first["hours"] == pytest.approx(0.4) and "0.40" in text
 
 
+# ---------------------------------------------------------------- trust before compute: what the runs are built of
+
+
+def flat_gradient(config, x, y) -> torch.Tensor:
+    """The averaged private gradient that a fresh run of this config computes on one batch."""
+    model, gradient, *_ = execution.build(config, "cpu")
+    gradient.backward(x, y)
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+PAPER_CELLS = [
+    private(data, noise_multiplier=2, **dict(model=model) | keywords)
+    for data, model in (("mnist", "mnist_mlp"), ("cifar", "cifar_head"), ("mnist", "mnist_logistic"))
+    for keywords in (PRINTED, REFERENCE, dict(method="adam", lr=1e-3))
+]
+
+
+@pytest.mark.parametrize("config", PAPER_CELLS, ids=lambda c: f"{c.model}-{c.slug}")
+def test_neighbouring_batches_differ_by_at_most_c_before_noise(config):
+    config = config.but(noise_multiplier=0)
+    x = 30 * torch.randn(40, *execution.INPUT_SHAPES[config.model], generator=torch.Generator().manual_seed(0))
+    y = torch.arange(40) % 10
+    with_all = flat_gradient(config, x, y)
+    for record in (0, 17, 39):
+        others = [i for i in range(40) if i != record]
+        distance = config.expected_batch_size * (with_all - flat_gradient(config, x[others], y[others])).norm()
+        assert distance <= config.max_grad_norm * (1 + 1e-4)
+        assert distance > 0.9 * config.max_grad_norm, "large examples are clipped to C, not below it"
+
+
+@pytest.mark.parametrize("config", PAPER_CELLS, ids=lambda c: f"{c.model}-{c.slug}")
+def test_noise_of_a_run_has_the_scale_that_is_accounted(config):
+    x, y = torch.zeros(0, *execution.INPUT_SHAPES[config.model]), torch.zeros(0, dtype=torch.int64)
+    noise = flat_gradient(config, x, y)
+    wanted = config.noise_multiplier * config.max_grad_norm / config.expected_batch_size
+    assert noise.std() == pytest.approx(wanted, rel=0.03 if noise.numel() < 1e4 else 0.01)
+
+
+def test_seeds_of_weights_noise_and_batches_are_three_streams():
+    config = PAPER_CELLS[0]
+    _, gradient, _, batches = execution.build(config, "cpu")
+    assert gradient.generator.initial_seed() != batches.initial_seed()
+    firsts = {execution.build(config.but(seed=s), "cpu")[1].generator.initial_seed() for s in range(4)}
+    assert len(firsts) == 4
+
+
 # ---------------------------------------------------------------- real runs on the embedded images
 
 
@@ -325,6 +371,7 @@ def undisturbed(tmp_path_factory, few):
     return comparable(folder / "stored")
 
 
+@pytest.mark.slow
 def test_kill_in_the_middle_of_a_run(tmp_path, few, undisturbed):
     stored, cache = tmp_path / "stored", tmp_path / "cache"
     process = start(stored, few, cache)
@@ -338,6 +385,7 @@ def test_kill_in_the_middle_of_a_run(tmp_path, few, undisturbed):
     assert not list(cache.glob("checkpoints/*.pt"))
 
 
+@pytest.mark.slow
 def test_kill_in_the_middle_of_a_write(tmp_path, few, undisturbed):
     stored, cache = tmp_path / "stored", tmp_path / "cache"
     slow = "import pathlib, time\nwas = pathlib.Path.replace\ndef hang(self, target):\n"
@@ -352,6 +400,7 @@ def test_kill_in_the_middle_of_a_write(tmp_path, few, undisturbed):
     assert comparable(stored) == undisturbed
 
 
+@pytest.mark.slow
 def test_two_runners_at_once_share_the_work(tmp_path, few, undisturbed):
     stored, cache = tmp_path / "stored", tmp_path / "cache"
     pair = [start(stored, few, cache) for _ in range(2)]
@@ -360,6 +409,7 @@ def test_two_runners_at_once_share_the_work(tmp_path, few, undisturbed):
     assert len(list(stored.glob("*/*"))) == 2, "nothing doubled, nothing left over"
 
 
+@pytest.mark.slow
 def test_parallel_processes_give_the_same(tmp_path, few, undisturbed, monkeypatch, cache):
     pytest.importorskip("joblib")
     monkeypatch.setitem(grids.EXPERIMENTS, "few", lambda grid: [Cell("r", c) for c in few])
