@@ -33,7 +33,7 @@ test-all: test $(VENV)/.engines  ## the same, then engines, browser and Colab
 
 lint: $(VENV)/.dev  ## style, types, notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
-	@$(BIN)/pyright --warnings
+	@$(BIN)/pyright --warnings --pythonpath $(BIN)/python
 	@$(BIN)/nbstripout --verify --keep-id $(wildcard notebooks/*.ipynb)
 
 results: $(VENV)/.book  ## say which stored runs exist and which are missing

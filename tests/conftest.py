@@ -1,6 +1,7 @@
 """Shared by every test: one torch thread (more than the free cores is ten times slower), and a private cache."""
 
 import os
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -25,3 +26,27 @@ def cache(tmp_path, monkeypatch):
     """An empty cache folder for one test."""
     monkeypatch.setenv("ADADP_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache"
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def executed():
+    """Every notebook of the book, executed as `make book` does (and shared with it): a list of pages, failed or not."""
+    from adadp.publishing import toc
+    from adadp.publishing.execute import execute
+    from adadp.publishing.mirror import lock
+
+    notebooks = [p for p in toc.pages(ROOT) if p.suffix == ".ipynb"]
+    parameters = {"profile": "quick", "seed": 0, "device": "auto"}
+    with lock(ROOT / "_build", print):
+        return execute(notebooks, root=ROOT, cache=ROOT / "_build" / "nbcache", parameters=parameters)
+
+
+@pytest.fixture(scope="session")
+def book(executed):
+    """Folder of the real book, built strictly: not `make book`'s own, which may be of another profile."""
+    from adadp.publishing.build import build_book
+
+    return build_book(ROOT, strict=True, output=ROOT / "_build" / "tested").parent

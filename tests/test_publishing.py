@@ -15,7 +15,7 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from adadp.publishing import build, inputs, provenance, sphinx_extension, toc, worker
+from adadp.publishing import build, inputs, mirror, pages, provenance, sphinx_extension, toc, worker
 from adadp.publishing import notebook as nbk
 from adadp.publishing.build import build_book
 from adadp.publishing.execute import Page, environment
@@ -402,7 +402,7 @@ def test_full_disk_says_what_to_do(root, old, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(build.shutil, "copytree", full)
+    monkeypatch.setattr(mirror.shutil, "copytree", full)
     monkeypatch.setattr(build, "execute", lambda *a, **k: [])
     with pytest.raises(OSError, match=r"no space left .*: free some and start again; the previous book is intact"):
         build_book(root)
@@ -414,7 +414,7 @@ def test_swap_replaces_and_mends_a_swap_cut_short(tmp_path):
     for folder, text in ((new, "new"), (tmp_path / "html.old", "old")):
         folder.mkdir()
         (folder / "index.html").write_text(text)
-    build._swap(new, output)
+    pages.swap(new, output)
     assert (output / "index.html").read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["html"]
 
@@ -426,13 +426,13 @@ def test_second_build_waits_for_the_first(tmp_path):
     inside, leave = threading.Event(), threading.Event()
 
     def first():
-        with build._lock(tmp_path, said.append):
+        with mirror.lock(tmp_path, said.append):
             inside.set()
             leave.wait(10)
             order.append("first")
 
     def second():
-        with build._lock(tmp_path, said.append):
+        with mirror.lock(tmp_path, said.append):
             order.append("second")
 
     threads = [threading.Thread(target=first), threading.Thread(target=second)]
@@ -452,18 +452,18 @@ def test_second_build_waits_for_the_first(tmp_path):
 
 def test_complaints_are_plain_and_named_once(tmp_path):
     log = f"\x1b[91m{tmp_path}/book/a.md:3: WARNING: bad\x1b[0m\nfine\n{tmp_path}/book/a.md:3: WARNING: bad\n"
-    assert build.complaints(log, tmp_path) == ["book/a.md:3: WARNING: bad"]
+    assert pages.complaints(log, tmp_path) == ["book/a.md:3: WARNING: bad"]
 
 
 def test_provenance_of_each_data_set_once(tmp_path):
-    pages = []
+    executed = []
     for i, said in enumerate((["MNIST (official)", "CIFAR-10 (JPEG copy)"], "MNIST (official)")):
         nb = notebook("1")
         scrap = {"scrapbook": {"name": "provenance", "mime_prefix": "p/"}}
         nb.cells[2].outputs = [new_output("display_data", data={"p/text/plain": repr(said)}, metadata=scrap)]
         nbformat.write(nb, tmp_path / f"{i}.ipynb")
-        pages.append(Page(f"{i}", tmp_path / f"{i}.ipynb"))
-    assert provenance.data_lines(pages) == ["MNIST (official)", "CIFAR-10 (JPEG copy)"]
+        executed.append(Page(f"{i}", tmp_path / f"{i}.ipynb"))
+    assert provenance.data_lines(executed) == ["MNIST (official)", "CIFAR-10 (JPEG copy)"]
 
 
 def test_commit_is_that_of_the_repository(tmp_path, monkeypatch):

@@ -1,0 +1,60 @@
+"""The tree that Jupyter Book builds: a copy of the sources with executed notebooks in the committed ones' places."""
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from adadp.publishing import provenance
+from adadp.publishing.execute import Page
+
+COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
+
+
+@contextlib.contextmanager
+def lock(build: Path, report: Callable[[str], None]) -> Iterator[None]:
+    """One build at a time below ``build``: two would share the mirror, and execute the same notebooks twice."""
+    build.mkdir(parents=True, exist_ok=True)
+    with (build / "lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report("  waiting for another build of this book to finish")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def lay_out(root: Path, src: Path, executed: list[Page], facts: dict[str, Any]) -> None:
+    """Copy what pages show and include to ``src``, and write down the facts of this build.
+
+    Every path stays what it is in the repository, so links between pages, to sources and to downloads are right.
+    """
+    shutil.rmtree(src, ignore_errors=True)
+    src.mkdir(parents=True)
+    skip = shutil.ignore_patterns("__pycache__", "stored", ".ipynb_checkpoints")
+    for folder in ("book", "notebooks", "adadp"):
+        if (root / folder).is_dir():
+            shutil.copytree(root / folder, src / folder, ignore=skip)
+    for path in [*root.glob("_*.yml"), *root.glob("*.md"), *root.glob("*.cff")]:
+        shutil.copy2(path, src / path.name)
+    for page in executed:
+        shutil.copyfile(page.path, src / page.name)
+    (src / provenance.FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def set_address(config: Path, repository: str | None, branch: str, base_url: str | None) -> None:
+    """Write the public addresses into the mirror's configuration; without them there are no buttons to break."""
+    settings = yaml.safe_load(config.read_text(encoding="utf-8"))
+    html = settings.setdefault("html", {})
+    if base_url:
+        html["baseurl"] = base_url
+    if repository:
+        settings["repository"] = {"url": repository, "branch": branch, "path_to_book": ""}
+        settings["launch_buttons"] = {"colab_url": COLAB, "binderhub_url": BINDER, "notebook_interface": "jupyterlab"}
+        html |= {"use_repository_button": True, "use_issues_button": True, "use_edit_page_button": False}
+    config.write_text(yaml.safe_dump(settings, allow_unicode=True, sort_keys=False), encoding="utf-8")

@@ -1,0 +1,91 @@
+"""Every committed notebook keeps the house rules, and runs from top to bottom."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from adadp.publishing import notebook as nbk
+from adadp.publishing import toc
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted((ROOT / "notebooks").rglob("*.ipynb"))
+FILES = [p for p in FILES if ".ipynb_checkpoints" not in p.parts]
+NAMES = [p.relative_to(ROOT).as_posix() for p in FILES]
+
+each = pytest.mark.parametrize("path", FILES, ids=[p.stem for p in FILES])
+
+
+def test_there_are_notebooks_and_the_book_lists_them():
+    assert len(FILES) >= 1
+    assert {p for p in toc.pages(ROOT) if p.suffix == ".ipynb"} == set(FILES)
+
+
+@each
+def test_stored_without_outputs(path):
+    nb = nbk.read(path)
+    dirty = [n for n, c in enumerate(nbk.code_cells(nb), 1) if c.outputs or c.execution_count is not None]
+    assert dirty == [], "strip it: nbstripout --keep-id"
+    assert not {"widgets", "papermill"} & set(nb.metadata)
+    assert all(set(c.metadata) <= {"tags", "mystnb", "editable", "slideshow"} for c in nb.cells)
+
+
+@each
+def test_format_and_kernel(path):
+    nb = nbk.read(path)
+    assert (nb.nbformat, nb.nbformat_minor) >= (4, 5)
+    assert nb.metadata.kernelspec.name == "python3"
+    ids = [c.id for c in nb.cells]
+    assert len(set(ids)) == len(ids)
+
+
+@each
+def test_parameters_come_first_and_are_the_quick_defaults(path):
+    values = nbk.parameters(nbk.read(path), path.name)
+    assert values["profile"] == "quick" and values["seed"] == 0 and values["device"] == "auto"
+
+
+@each
+def test_title_comes_first_and_once(path):
+    nb = nbk.read(path)
+    assert nb.cells[0].cell_type == "markdown" and nb.cells[0].source.startswith("# ")
+    prose = "\n".join(c.source for c in nb.cells if c.cell_type == "markdown")
+    assert sum(line.startswith("# ") for line in _outside_fences(prose)) == 1
+
+
+def _outside_fences(text: str) -> list[str]:
+    """Lines of Markdown that are not in a code block or directive."""
+    lines, inside = [], False
+    for line in text.splitlines():
+        if line.startswith("```"):
+            inside = not inside
+        elif not inside:
+            lines.append(line)
+    return lines
+
+
+@each
+def test_cells_are_short_and_prose_stands_between_them(path):
+    nb = nbk.read(path)
+    long = [(n, c.source.count("\n") + 1) for n, c in enumerate(nbk.code_cells(nb), 1) if c.source.count("\n") > 14]
+    assert long == [], "(cell, lines): fifteen at most; longer code belongs into the package"
+    assert all(c.source.strip() for c in nb.cells), "an empty cell"
+
+
+@each
+def test_cells_are_plain_python_without_machine_paths(path):
+    for cell in nbk.code_cells(nbk.read(path)):
+        ast.parse(cell.source)  # no magics, no shell: papermill, Colab and ruff read the same thing
+        for word in ("/home/", "/Users/", "/root/", "/tmp/", "C:\\"):
+            assert word not in cell.source
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_through_papermill(name, executed):
+    (page,) = [p for p in executed if p.name == name]
+    assert not page.failure, f"{page}\n{page.failure.get('traceback')}"
+    nb = nbk.read(page.path)
+    assert nbk.written_to_stderr(nb) == []
+    assert any(c.outputs for c in nbk.code_cells(nb)), "it shows nothing"
+    assert "widgets" not in nb.metadata
