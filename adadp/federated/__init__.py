@@ -9,7 +9,7 @@ _HOME = {
     "ClientReport": "client",
     "client_generator": "client",
     "client_update": "client",
-    "average": "rounds",
+    "average": "averaging",
     "FederatedAveraging": "rounds",
 }
 __all__ = sorted(_HOME)

@@ -1,0 +1,271 @@
+"""Federated averaging in one process: McMahan et al.'s Algorithm 1 with any client optimizer."""
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+from tqdm.auto import tqdm
+
+from adadp import checkpoint as checkpoints
+from adadp.federated.averaging import average
+from adadp.federated.client import ClientReport, Loss, client_generator, client_update
+from adadp.privacy.accounting import MomentsAccountant
+from adadp.privacy.gradient import PrivateGradient
+from adadp.training import History, cross_entropy, evaluate, pick_device
+
+
+class FederatedAveraging:
+    """Rounds of local training and averaging, one client after the other, on one device.
+
+    Each round every participating client starts from the global model, trains on its own data with an optimizer of its
+    own, and sends its weights; the new global model is their mean weighted by the clients' sizes. Nothing but the
+    weights and the :class:`~adadp.federated.client.ClientReport` leaves a client.
+
+    Args:
+        model: the global model; ``run`` updates it in place.
+        clients: (x, y) of each client.
+        client_optimizer: parameters -> optimizer; made anew for each client and round, so that no state leaks.
+        batch_size: examples a gradient.
+        local_epochs: passes over a client's data a round.
+        participation: share of the clients drawn each round, above 0 to 1.
+        keep_lr: start a client's round with the learning rate it ended its last round with; else with the optimizer's.
+        loss: (output, y) -> one value an example, shape (B,).
+        reduction: "mean" or "sum" of the loss over a batch.
+        test_data: (x, y) on which the global model is evaluated after each round.
+        privacy: ``{"max_grad_norm": C, "noise_multiplier": sigma}`` for example-level privacy on every client, each
+            with a ledger of its own: budgets of disjoint clients do not add up.
+        delta: of the epsilon that the ledgers report.
+        trace: how many learning rates within a round each client reports.
+        generator: source of randomness; one number is drawn from it, all else depends on that.
+        device: "auto" (CUDA where there is one), or any torch device.
+
+    Raises:
+        ValueError: a client without data, or a bad argument, named.
+
+    Guarantees:
+        One client, one round, participation 1: the same weights as :func:`adadp.train`, bit for bit. The same seed gives
+        the same result on one machine, interrupted or not. A client that returns a value that is not finite is left out
+        of the average and named in a warning and in the history; a round without any usable client raises.
+
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch._C.Generator object at ...>
+    >>> clients = [(torch.randn(20, 3), torch.randint(2, (20,))) for _ in range(2)]
+    >>> sgd = lambda parameters: torch.optim.SGD(parameters, lr=0.1)
+    >>> fed = FederatedAveraging(nn.Linear(3, 2), clients, sgd, batch_size=5)
+    >>> [row["round"] for row in fed.run(2, progress=False).rows]
+    [1, 2]
+
+    Reference: Section 5, Koskela & Honkela; Algorithm 1, McMahan et al. (2017).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        clients: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        client_optimizer: Callable[..., torch.optim.Optimizer],
+        *,
+        batch_size: int,
+        local_epochs: int = 1,
+        participation: float = 1.0,
+        keep_lr: bool = True,
+        loss: Loss = cross_entropy,
+        reduction: str = "mean",
+        test_data: tuple[torch.Tensor, torch.Tensor] | None = None,
+        privacy: Mapping[str, float] | None = None,
+        delta: float = 1e-5,
+        trace: int = 0,
+        generator: torch.Generator | None = None,
+        device: str | torch.device = "auto",
+    ) -> None:
+        _check(clients, batch_size, local_epochs, participation, reduction, privacy)
+        self.device = pick_device(device)
+        self.model = model.to(self.device)
+        self._layout = _memory_format(model)
+        self.model.to(memory_format=self._layout)
+        self.clients = [(self._place(x), y.to(self.device)) for x, y in clients]
+        self.test_data = None if test_data is None else (self._place(test_data[0]), test_data[1].to(self.device))
+        self.client_optimizer = client_optimizer
+        self.batch_size, self.local_epochs, self.participation = batch_size, local_epochs, participation
+        self.keep_lr, self.loss, self.reduction = keep_lr, loss, reduction
+        self.privacy, self.delta, self.trace = privacy, delta, trace
+        self.ledgers = [MomentsAccountant() for _ in clients] if privacy else None
+        self._seed = int(torch.randint(2**62, (), generator=generator))
+        self._lrs: list[list[float] | None] = [None] * len(clients)
+        self._local = copy.deepcopy(self.model)  # every client trains in this one copy: memory stays flat
+
+    def run(self, rounds: int, *, progress: bool = True, checkpoint: str | Path | None = None, callbacks=()) -> History:
+        """Run ``rounds`` rounds and return their history; the averaged model is ``model``, in place.
+
+        Args:
+            rounds: number of rounds in all; a run that is continued does what is left of them.
+            progress: show a bar.
+            checkpoint: a file in which everything is stored after each round; a later run continues from it, and the
+                file is removed at the end.
+            callbacks: called after each round as ``callback(round=, model=, history=)``.
+
+        Raises:
+            RuntimeError: no client of a round sent usable weights, or the checkpoint is corrupt or of another run.
+        """
+        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
+            raise ValueError(f"rounds must be a whole number of at least 0, got {rounds!r}")
+        history = self._restore(checkpoint)
+        bar = tqdm(range(len(history.rows) + 1, rounds + 1), disable=not progress, desc="rounds", unit="round")
+        for number in bar:
+            history.rows.append(self._round(number))
+            if checkpoint is not None:
+                checkpoints.save(checkpoint, self._state(history))
+            for callback in callbacks:
+                callback(round=number, model=self.model, history=history)
+        if checkpoint is not None:
+            Path(checkpoint).unlink(missing_ok=True)
+        return history
+
+    def _round(self, number: int) -> dict:
+        """Draw, train, average, evaluate: one row of the history."""
+        drawn = self._draw(number)
+        # 1. every drawn client starts from the global model and trains on its own data
+        states, reports, refused = [], [], []
+        for client in drawn:
+            report = self._train_client(client, number)
+            state = {name: value.detach().clone() for name, value in self._local.state_dict().items()}
+            if all(bool(torch.isfinite(v).all()) for v in state.values() if v.is_floating_point()):
+                states.append(state)
+                reports.append((client, report))
+            else:
+                refused.append(client)
+        # 2. what is not finite is named and left out
+        if refused:
+            warnings.warn(f"round {number}: weights of clients {refused} are not finite and left out", stacklevel=3)
+        if not states:
+            raise RuntimeError(f"round {number}: no client sent finite weights; lower the learning rate")
+        # 3. the mean, weighted by size, is the new global model
+        self.model.load_state_dict(average(states, [report.examples for _, report in reports]))
+        # 4. evaluate
+        return self._row(number, reports, refused)
+
+    def _train_client(self, client: int, number: int) -> ClientReport:
+        """Local training of one client in the shared working copy."""
+        x, y = self.clients[client]
+        self._local.load_state_dict(self.model.state_dict())
+        optimizer = self.client_optimizer(self._local.parameters())
+        if self.keep_lr and self._lrs[client] is not None:
+            for group, lr in zip(optimizer.param_groups, self._lrs[client], strict=True):
+                group["lr"] = torch.as_tensor(lr).to(group["lr"]) if torch.is_tensor(group["lr"]) else lr
+        generator = client_generator(self._seed, number, client)
+        report = client_update(
+            self._local,
+            x,
+            y,
+            optimizer,
+            batch_size=self.batch_size,
+            local_epochs=self.local_epochs,
+            loss=self.loss,
+            generator=generator,
+            gradient=self._gradient(len(x), client, number),
+            reduction=self.reduction,
+            trace=self.trace,
+        )
+        self._lrs[client] = [float(group["lr"]) for group in optimizer.param_groups]
+        if self.ledgers is not None:
+            rate = min(1.0, self.batch_size / len(x))
+            sigma = self.privacy["noise_multiplier"]
+            self.ledgers[client].step(noise_multiplier=sigma, sample_rate=rate, num_steps=report.steps)
+        return report
+
+    def _gradient(self, examples: int, client: int, number: int) -> PrivateGradient | None:
+        """The private gradient of one client, with noise of its own."""
+        if self.privacy is None:
+            return None
+        noise = torch.Generator(self.device)
+        noise.manual_seed(client_generator(self._seed, number, len(self.clients) + client).initial_seed())
+        size = min(self.batch_size, examples)
+        return PrivateGradient(
+            self._local, expected_batch_size=size, loss=self.loss, generator=noise, **dict(self.privacy)
+        )
+
+    def _draw(self, number: int) -> list[int]:
+        """The clients of a round, in order; at least one."""
+        total = len(self.clients)
+        count = max(1, round(self.participation * total))
+        if count == total:
+            return list(range(total))
+        order = torch.randperm(total, generator=client_generator(self._seed, number, 2 * total))
+        return sorted(order[:count].tolist())
+
+    def _row(self, number: int, reports: list[tuple[int, ClientReport]], refused: list[int]) -> dict:
+        """One row of the history, with one entry a client in the lists."""
+        accuracy, loss = (None, None)
+        if self.test_data is not None:
+            accuracy, loss = evaluate(self.model, *self.test_data, loss=self.loss)
+        fields = ("examples", "steps", "lr", "error", "accepted", "discarded") + (("lrs",) if self.trace else ())
+        row = {"round": number, "test_accuracy": accuracy, "test_loss": loss, "clients": [c for c, _ in reports]}
+        row |= {name: [getattr(report, name) for _, report in reports] for name in fields}
+        row["refused"] = refused
+        if self.ledgers is not None:
+            row["epsilon"] = [self.ledgers[c].get_epsilon(delta=self.delta) for c, _ in reports]
+        return row
+
+    def _state(self, history: History) -> dict:
+        """Everything that a later run needs to continue."""
+        ledgers = None if self.ledgers is None else [ledger.state_dict() for ledger in self.ledgers]
+        return {
+            "seed": self._seed,
+            "model": self.model.state_dict(),
+            "lrs": self._lrs,
+            "ledgers": ledgers,
+            "history": history.to_json(),
+        }
+
+    def _restore(self, checkpoint: str | Path | None) -> History:
+        """The history so far: empty, or what the checkpoint holds."""
+        if checkpoint is None or not Path(checkpoint).exists():
+            return History()
+        state = checkpoints.load(checkpoint)
+        if not isinstance(state, dict) or state.get("seed") != self._seed:
+            raise RuntimeError(
+                f"checkpoint {checkpoint} belongs to another run (other seed): remove it or name another"
+            )
+        self.model.load_state_dict(state["model"])
+        self._lrs = state["lrs"]
+        for ledger, saved in zip(self.ledgers or [], state["ledgers"] or [], strict=True):
+            ledger.load_state_dict(saved)
+        return History.from_json(state["history"])
+
+    def _place(self, x: torch.Tensor) -> torch.Tensor:
+        """Examples on the device, in the memory layout of the model."""
+        x = x.to(self.device)
+        return x.contiguous(memory_format=self._layout) if x.dim() == 4 else x
+
+
+def _memory_format(model: nn.Module) -> torch.memory_format:
+    """Channels last for convolutional networks: max-pooling is ten times faster in it."""
+    convolutional = any(isinstance(module, nn.Conv2d) for module in model.modules())
+    return torch.channels_last if convolutional else torch.contiguous_format
+
+
+def _check(clients, batch_size, local_epochs, participation, reduction, privacy) -> None:
+    """Refuse what cannot be run, naming it."""
+    if len(clients) == 0:
+        raise ValueError("clients must hold at least one (x, y)")
+    for number, (x, y) in enumerate(clients):
+        if len(x) == 0:
+            raise ValueError(f"clients[{number}] has no data: leave it out")
+        if len(x) != len(y):
+            raise ValueError(f"clients[{number}] has {len(x)} inputs but {len(y)} labels")
+    for name, value in (("batch_size", batch_size), ("local_epochs", local_epochs)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+    if not 0 < participation <= 1:
+        raise ValueError(f"participation must be above 0 and at most 1, got {participation}")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
+    if privacy is not None:
+        if set(privacy) - {"max_grad_norm", "noise_multiplier", "clipping", "max_physical_batch_size"}:
+            raise ValueError(f"privacy takes max_grad_norm, noise_multiplier, clipping, got {sorted(privacy)}")
+        if not {"max_grad_norm", "noise_multiplier"} <= set(privacy):
+            raise ValueError("privacy needs max_grad_norm and noise_multiplier")
+        if reduction != "mean":
+            raise ValueError("reduction='sum' has no meaning with privacy: private gradients are averaged")
