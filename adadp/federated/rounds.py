@@ -14,7 +14,9 @@ from adadp.federated.averaging import average
 from adadp.federated.client import ClientReport, Loss, client_generator, client_update
 from adadp.privacy.accounting import MomentsAccountant
 from adadp.privacy.gradient import PrivateGradient
-from adadp.training import History, cross_entropy, evaluate, pick_device
+from adadp.evaluation import evaluate, pick_device
+from adadp.history import History
+from adadp.training import cross_entropy
 
 
 class FederatedAveraging:
