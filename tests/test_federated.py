@@ -1,7 +1,6 @@
 """Federated averaging: no leaks between clients, exact equality with centralised training, policies for faults."""
 
 import copy
-import gc
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import torch
 from torch import nn
 
 import adadp
-from adadp.federated import FederatedAveraging, average, client_generator, split_iid
+from adadp.federated import FederatedAveraging, average, client_generator, client_update, split_iid
 
 ADAPTIVE = {"tol": 0.1, "discard": True}
 
@@ -76,7 +75,12 @@ def test_one_client_one_round_is_centralised_training(optimizer, batch_size):
     data = adadp.data.Dataset(x, y, x, y, "toy", "made here")
     g = client_generator(fed._seed, 1, 0)
     adadp.train(
-        two, data, optimizer(two.parameters()), sampling=adadp.ShuffledPartition(batch_size, 2), generator=g, progress=False
+        two,
+        data,
+        optimizer(two.parameters()),
+        sampling=adadp.ShuffledPartition(batch_size, 2),
+        generator=g,
+        progress=False,
     )
     for a, b in zip(one.parameters(), two.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -91,17 +95,11 @@ def test_weights_are_the_sizes_of_the_clients():
     states = []
     for number, (x, y) in enumerate(clients):
         local = copy.deepcopy(start)
-        solo = FederatedAveraging(local, [(x, y)], sgd, batch_size=4, generator=gen())
-        solo._seed = fed._seed
-        solo._train_client.__func__  # the same code path; only the client number differs below
-        optimizer = sgd(local.parameters())
-        from adadp.federated import client_update
-
         client_update(
             local,
             x,
             y,
-            optimizer,
+            sgd(local.parameters()),
             batch_size=4,
             local_epochs=1,
             loss=adadp.training.cross_entropy,
@@ -131,7 +129,9 @@ def test_lr_is_kept_between_rounds_or_started_anew(keep):
         seen.append(optimizer)
         return optimizer
 
-    fed = FederatedAveraging(net(), make_clients((24,)), remember, batch_size=4, keep_lr=keep, generator=gen(), trace=99)
+    fed = FederatedAveraging(
+        net(), make_clients((24,)), remember, batch_size=4, keep_lr=keep, generator=gen(), trace=99
+    )
     history = fed.run(2, progress=False)
     first, second = history.rows
     assert first["lr"][0] != 0.05
@@ -308,7 +308,10 @@ def test_average_refuses_what_has_no_mean(states, weights, message):
 
 
 def test_average_keeps_dtypes_and_counters():
-    states = [{"w": torch.ones(2, dtype=torch.bfloat16), "n": torch.tensor(3)}, {"w": torch.zeros(2).bfloat16(), "n": torch.tensor(9)}]
+    states = [
+        {"w": torch.ones(2, dtype=torch.bfloat16), "n": torch.tensor(3)},
+        {"w": torch.zeros(2).bfloat16(), "n": torch.tensor(9)},
+    ]
     mean = average(states, [1, 3])
     assert mean["w"].dtype == torch.bfloat16 and mean["w"].tolist() == [0.25, 0.25]
     assert mean["n"].item() == 3
@@ -316,15 +319,12 @@ def test_average_keeps_dtypes_and_counters():
 
 def test_channels_last_equals_the_plain_layout():
     torch.manual_seed(0)
-    build = lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)).double()
-    model = build()
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2)).double()
     plain = copy.deepcopy(model)
     x, y = torch.randn(12, 3, 8, 8, dtype=torch.float64), torch.randint(2, (12,))
     fed = FederatedAveraging(model, [(x, y)], adaptive, batch_size=3, generator=gen())
     assert fed.clients[0][0].is_contiguous(memory_format=torch.channels_last)
     fed.run(1, progress=False)
-    from adadp.federated import client_update
-
     client_update(
         plain,
         x,
@@ -356,7 +356,11 @@ fed.run(50, progress=False, callbacks=[note])
 print(peaks[4], peaks[-1])
 """
     out = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     early, late = map(float, out.stdout.split())
     assert late < 4096
@@ -370,4 +374,3 @@ def test_split_and_loop_fit_together():
         15, progress=False
     )
     assert history.rows[-1]["test_accuracy"] > history.rows[0]["test_accuracy"]
-    gc.collect()

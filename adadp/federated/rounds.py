@@ -10,12 +10,12 @@ from torch import nn
 from tqdm.auto import tqdm
 
 from adadp import checkpoint as checkpoints
+from adadp.evaluation import evaluate, pick_device
 from adadp.federated.averaging import average
 from adadp.federated.client import ClientReport, Loss, client_generator, client_update
+from adadp.history import History
 from adadp.privacy.accounting import MomentsAccountant
 from adadp.privacy.gradient import PrivateGradient
-from adadp.evaluation import evaluate, pick_device
-from adadp.history import History
 from adadp.training import cross_entropy
 
 
@@ -48,9 +48,9 @@ class FederatedAveraging:
         ValueError: a client without data, or a bad argument, named.
 
     Guarantees:
-        One client, one round, participation 1: the same weights as :func:`adadp.train`, bit for bit. The same seed gives
-        the same result on one machine, interrupted or not. A client that returns a value that is not finite is left out
-        of the average and named in a warning and in the history; a round without any usable client raises.
+        One client, one round, participation 1: the same weights as :func:`adadp.train`, bit for bit. The same seed
+        gives the same result on one machine, interrupted or not. A client that returns a value that is not finite is
+        left out of the average and named in a warning and in the history; a round without any usable client raises.
 
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch._C.Generator object at ...>

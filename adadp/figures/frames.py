@@ -25,7 +25,7 @@ def pack(data: str) -> str:
     A step n is 2n, or -2n-1 where negative. The page's script unpacks it.
 
     >>> pack("M3 4l1-2 0 7z")
-    'M3 4~%(#3~z'
+    "M3 4~%'#2~z"
     """
     return re.sub(r"l([-\d ]+)", _pack_run, data)
 
