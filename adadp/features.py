@@ -86,7 +86,7 @@ def load_weights(data_folder: Path, cache_folder: Path) -> tuple[Weights, str, s
             raise DataError(f"{source}: {name} must be finite float32 values of shape {shape}; replace it or delete it")
     digest = hashlib.sha256()
     for name in SHAPES:
-        digest.update(np.ascontiguousarray(arrays[name]))
+        digest.update(np.ascontiguousarray(arrays[name]).data)
     key = digest.hexdigest()
     weights = {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in SHAPES}
     return weights, key, f"features of the reference network's convolutions (sha256 {key[:12]})"

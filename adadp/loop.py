@@ -27,8 +27,9 @@ class TrainingRun:
         self.model, self.optimizer, self.gradient, self.loss = model.to(device), optimizer, gradient, loss
         self.data, self.size = data, len(data.x_train)
         self.x, self.y = data.x_train.to(device), data.y_train.to(device)
-        seed = None if generator else int(torch.randint(2**62, ()))
-        self.generator = generator or torch.Generator().manual_seed(seed)
+        if generator is None:
+            generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+        self.generator = generator
         self.total, self.per_epoch = sampling.num_steps(self.size), sampling.steps_per_epoch(self.size)
         self.name = f"{sampling} on {data.provenance} ({self.size}), {type(optimizer).__name__}"
         self.step, self.epoch, self.history, self.callbacks = 0, 0, History(), []

@@ -43,7 +43,7 @@ class RawData:
         for part in PARTS:
             array = np.ascontiguousarray(getattr(self, part))
             digest.update(f"{part}{array.shape}".encode())
-            digest.update(array)
+            digest.update(array.data)
         return digest.hexdigest()
 
 
