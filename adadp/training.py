@@ -166,16 +166,15 @@ def _assumptions(gradient, sampling, size: int, delta: float, accountant: str) -
     """What every epsilon of the run takes for granted; one warning where the sampler is another."""
     if gradient is None:
         return {"sampler": sampling.name, "noise_multiplier": None}
-    matches = sampling.name == "poisson"
-    if not matches and gradient.noise_multiplier > 0:
-        warnings.warn(
-            f"epsilon assumes Poisson sampling, but batches come from a {sampling.name}: it is no guarantee here",
-            stacklevel=3,
-        )
+    from adadp.privacy.statement import sampler_warning
+
+    warning = sampler_warning(sampling)
+    if warning and gradient.noise_multiplier > 0:
+        warnings.warn(warning, stacklevel=3)
     return {
         "sampler": sampling.name,
         "assumed_sampler": "poisson",
-        "matches": matches,
+        "matches": not warning,
         "neighbors": "add_remove",
         "accountant": accountant,
         "delta": delta,

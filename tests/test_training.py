@@ -1,0 +1,512 @@
+"""The training loop: every kind of batch, epsilon, callbacks, and a resumption that changes nothing."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from adadp.data import Dataset
+from adadp.history import History
+from adadp.optimizer import ADADP
+from adadp.privacy.accounting import epsilon
+from adadp.privacy.gradient import PrivateGradient
+from adadp.privacy.sampling import PoissonSampling, ShuffledPartition
+from adadp.progress import progress_bar
+from adadp.training import AdaptThenDecay, cross_entropy, evaluate, pick_device, train
+
+
+def blobs(count=100, test=40, seed=0):
+    """Three clouds of points that a linear model tells apart."""
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 3, (count + test,), generator=generator)
+    x = 3 * torch.eye(3)[y] + torch.randn(count + test, 3, generator=generator)
+    return Dataset(x[:count], y[:count], x[count:], y[count:], "blobs", "three clouds")
+
+
+def linear(seed=0):
+    """A small model, always the same."""
+    model = nn.Linear(3, 3, bias=False)
+    with torch.no_grad():
+        model.weight.normal_(0, 0.1, generator=torch.Generator().manual_seed(seed))
+    return model
+
+
+def private(model, sigma=1.0, expected=10.0, seed=0, **more):
+    """A private gradient with a generator of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    settings = {"max_grad_norm": 1.0, "noise_multiplier": sigma, "expected_batch_size": expected} | more
+    return PrivateGradient(model, **settings, generator=generator)
+
+
+def run(model, optimizer=None, data=None, **options):
+    """``train`` with quiet defaults."""
+    options = {"sampling": PoissonSampling(0.1, 20), "generator": torch.Generator().manual_seed(7)} | options
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
+    return train(model, data or blobs(), optimizer, progress=False, **options)
+
+
+# --- what is recorded --------------------------------------------------------------------------------------------
+
+
+def test_training_learns_and_records():
+    model = linear()
+    history = run(model, ADADP(model.parameters(), lr=0.1, tol=0.1), sampling=PoissonSampling(0.1, 200))
+    assert [row["epoch"] for row in history.rows] == list(range(1, 21))
+    assert [row["steps"] for row in history.rows] == list(range(10, 201, 10))
+    assert history.rows[-1]["test_accuracy"] > 0.85
+    assert history.rows[-1]["test_loss"] < history.rows[0]["test_loss"]
+    assert history.rows[0]["epsilon"] is None and history.privacy == {"sampler": "poisson", "noise_multiplier": None}
+    accuracy, loss = evaluate(model, blobs().x_test, blobs().y_test, loss=cross_entropy)
+    assert (accuracy, loss) == (history.rows[-1]["test_accuracy"], history.rows[-1]["test_loss"])
+
+
+def test_first_epoch_holds_every_iteration():
+    model = linear()
+    optimizer = ADADP(model.parameters(), lr=0.1)
+    seen = []
+    step = optimizer.step
+
+    def watched():
+        step()
+        if optimizer.phase == 0:
+            seen.append((optimizer.param_groups[0]["lr"], optimizer.error))
+
+    optimizer.step = watched
+    history = run(model, optimizer)
+    assert [(p["lr"], p["error"]) for p in history.first_epoch] == seen[:5]
+    assert [p["step"] for p in history.first_epoch] == [2, 4, 6, 8, 10]
+    assert history.rows[0]["lr"] == seen[4][0] and history.rows[0]["error"] == seen[4][1]
+    assert history.rows[-1]["discarded"] == optimizer.discarded == 0
+
+
+def test_other_optimizers_have_no_error():
+    model = linear()
+    history = run(model, torch.optim.Adam(model.parameters(), lr=1e-2))
+    assert history.first_epoch == [] and history.rows[0]["error"] is None and history.rows[0]["discarded"] is None
+
+
+def test_history_round_trip():
+    model = linear()
+    history = run(model, ADADP(model.parameters()), gradient=private(model, sigma=0.0))
+    history.rows[0]["error"] = -math.inf
+    text = history.to_json()
+    assert json.loads(text, parse_constant=pytest.fail)["rows"][0]["epsilon"] == "Infinity"
+    assert History.from_json(text) == history
+    table = pytest.importorskip("pandas") and history.to_dataframe()
+    assert list(table["steps"]) == [10, 20] and table.attrs["privacy"] == history.privacy
+    nan = History.from_json(History(rows=[{"error": math.nan}]).to_json())
+    assert math.isnan(nan.rows[0]["error"])
+
+
+@pytest.mark.parametrize("bad", ["", "[]", "{}", '{"rows": 1, "first_epoch": [], "privacy": {}}', '{"rows": []}'])
+def test_history_refuses_other_text(bad):
+    with pytest.raises(ValueError, match="History"):
+        History.from_json(bad)
+
+
+def test_evaluate_every_and_partial_last_epoch():
+    history = run(linear(), sampling=PoissonSampling(0.1, 45), evaluate_every=2)
+    assert [(r["epoch"], r["steps"]) for r in history.rows] == [(2, 20), (4, 40), (5, 45)]
+    assert run(linear(), sampling=PoissonSampling(0.1, 0)).rows == []
+
+
+# --- epsilon -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accountant", ["moments", "rdp", "pld"])
+def test_epsilon_is_the_planned_one(accountant):
+    model = linear()
+    history = run(model, ADADP(model.parameters()), gradient=private(model), accountant=accountant)
+    for row in history.rows:
+        planned = epsilon(noise_multiplier=1.0, sample_rate=0.1, steps=row["steps"], delta=1e-5, accountant=accountant)
+        assert row["epsilon"] == planned > 0
+    expected = {
+        "sampler": "poisson", "assumed_sampler": "poisson", "matches": True, "neighbors": "add_remove",
+        "accountant": accountant, "delta": 1e-5, "noise_multiplier": 1.0, "sample_rate": 0.1,
+    }  # fmt: skip
+    assert history.privacy == expected
+
+
+def test_no_noise_is_infinite_epsilon():
+    model = linear()
+    assert run(model, gradient=private(model, sigma=0.0)).rows[0]["epsilon"] == math.inf
+
+
+def test_another_sampler_is_said_once():
+    model = linear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        history = run(model, gradient=private(model), sampling=ShuffledPartition(10, 3))
+    assert [str(w.message) for w in caught if w.category is UserWarning] == [
+        "epsilon assumes Poisson sampling, but batches come from a shuffled partition: it is no guarantee here"
+    ]
+    assert caught[0].filename == __file__ or Path(caught[0].filename).name == "test_training.py"
+    assert history.privacy["sampler"] == "shuffled partition" and not history.privacy["matches"]
+    assert History.from_json(history.to_json()).privacy == history.privacy
+
+
+def test_matching_or_no_privacy_is_silent():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model = linear()
+        run(model, gradient=private(model))
+        run(linear(), sampling=ShuffledPartition(10, 2))
+
+
+# --- batches -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda p: ADADP(p, lr=0.1), lambda p: torch.optim.Adam(p, lr=0.1)])
+def test_mostly_empty_batches(make):
+    """Ten examples, rate 0.01, 50 steps: every step adds noise and is accounted."""
+    model = linear()
+    optimizer = make(model.parameters())
+    moved, step = [], optimizer.step
+
+    def watched():
+        before = model.weight.detach().clone()
+        step()
+        moved.append(not torch.equal(before, model.weight))
+
+    optimizer.step = watched
+    gradient = private(model, expected=0.1, max_physical_batch_size=4)
+    history = run(model, optimizer, blobs(10), sampling=PoissonSampling(0.01, 50), gradient=gradient)
+    assert len(moved) == 50 and all(moved)
+    assert history.rows[-1]["steps"] == 50
+    assert history.rows[-1]["epsilon"] == epsilon(noise_multiplier=1.0, sample_rate=0.01, steps=50, delta=1e-5)
+
+
+def test_empty_batches_without_privacy_change_nothing():
+    model = linear()
+    before = model.weight.detach().clone()
+    generator = torch.Generator().manual_seed(0)
+    sampling = PoissonSampling(1e-6, 5)
+    assert all(len(b) == 0 for b in sampling.batches(10, torch.Generator().manual_seed(0)))
+    run(model, data=blobs(10), sampling=sampling, generator=generator)
+    assert torch.equal(model.weight, before)
+
+
+def test_short_last_batch_keeps_the_declared_divisor():
+    """105 examples in batches of 10: the last five are used, divided by ten when private."""
+    data = blobs(105)
+    model, twin = linear(), linear()
+    gradient = PrivateGradient(model, max_grad_norm=math.inf, noise_multiplier=0.0, expected_batch_size=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        history = run(model, data=data, sampling=ShuffledPartition(10, 1), gradient=gradient)
+    assert history.rows[-1]["steps"] == 11
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for indices in torch.randperm(105, generator=torch.Generator().manual_seed(7)).split(10):
+        optimizer.zero_grad()
+        (cross_entropy(twin(data.x_train[indices]), data.y_train[indices]).sum() / 10).backward()
+        optimizer.step()
+    torch.testing.assert_close(model.weight, twin.weight)
+
+
+def test_phase_survives_an_odd_epoch():
+    """Three batches an epoch: the second iteration begins in one epoch and ends in the next."""
+    data = blobs(30)
+    model, twin = linear(), linear()
+    optimizer, other = ADADP(model.parameters(), lr=0.1), ADADP(twin.parameters(), lr=0.1)
+    phases = []
+    history = run(
+        model,
+        optimizer,
+        data,
+        sampling=ShuffledPartition(10, 3),
+        callbacks=[lambda optimizer, **_: phases.append(optimizer.phase)],
+    )
+    assert phases == [1, 0, 1] and optimizer.accepted == 4
+    assert [p["step"] for p in history.first_epoch] == [2]
+    for indices in ShuffledPartition(10, 3).batches(30, torch.Generator().manual_seed(7)):
+        other.zero_grad()
+        cross_entropy(twin(data.x_train[indices]), data.y_train[indices]).mean().backward()
+        other.step()
+    assert torch.equal(model.weight, twin.weight)
+
+
+def test_plain_training_equals_a_plain_loop():
+    data, model, twin = blobs(), linear(), linear()
+    run(model, torch.optim.Adam(model.parameters(), lr=0.01), data)
+    optimizer = torch.optim.Adam(twin.parameters(), lr=0.01)
+    for indices in PoissonSampling(0.1, 20).batches(100, torch.Generator().manual_seed(7)):
+        optimizer.zero_grad()
+        cross_entropy(twin(data.x_train[indices]), data.y_train[indices]).mean().backward()
+        optimizer.step()
+    assert torch.equal(model.weight, twin.weight)
+
+
+def test_without_a_generator_torchs_seed_decides():
+    weights = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        model = linear()
+        run(model, generator=None)
+        weights.append(model.weight.detach())
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+
+
+def test_float64_model_and_small_labels():
+    data = blobs()
+    data = Dataset(data.x_train, data.y_train.to(torch.uint8), data.x_test, data.y_test.to(torch.int32))
+    model = linear().double()
+    assert run(model, data=data, gradient=private(model)).rows[-1]["steps"] == 20
+    assert model.weight.dtype == torch.float64
+
+
+# --- evaluation --------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_restores_the_mode_of_every_module():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
+    model[1].eval()
+    seen = []
+    model[2].register_forward_pre_hook(lambda module, _: seen.append(module.training))
+    evaluate(model, torch.randn(5, 3), torch.zeros(5, dtype=torch.int64), loss=cross_entropy)
+    assert seen == [False]
+    assert [m.training for m in model.modules()] == [True, True, False, True]
+
+
+def test_evaluation_does_not_depend_on_its_batches():
+    model, data = linear(), blobs(100, 47)
+    whole, parts = (evaluate(model, data.x_test, data.y_test, loss=cross_entropy, batch_size=b) for b in (1000, 5))
+    assert whole[0] == parts[0] and whole[1] == pytest.approx(parts[1])
+    assert evaluate(model, data.x_test[:0], data.y_test[:0], loss=cross_entropy) == (None, None)
+
+
+def test_without_test_examples():
+    data = blobs()
+    data = Dataset(data.x_train, data.y_train, data.x_test[:0], data.y_test[:0])
+    assert run(linear(), data=data).rows[-1]["test_accuracy"] is None
+
+
+# --- callbacks ---------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_see_the_history_so_far():
+    seen = []
+    model = linear()
+    history = run(model, callbacks=[lambda **k: seen.append((k["epoch"], len(k["history"].rows), k["model"] is model))])
+    assert seen == [(1, 1, True), (2, 2, True)] and len(history.rows) == 2
+
+
+def test_torch_schedulers_are_stepped():
+    model = linear()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    history = run(model, optimizer, sampling=PoissonSampling(0.1, 40), callbacks=[scheduler])
+    assert [row["lr"] for row in history.rows] == [1.0, 0.5, 0.25, 0.125]
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_adapt_then_decay(adaptive):
+    """lr_k = lr_K / (1 + 0.1 (k - K)) for every epoch k > K, and plain SGD in it."""
+    model = linear()
+    optimizer = (ADADP if adaptive else torch.optim.SGD)(model.parameters(), lr=0.1)
+    used = []
+    step = optimizer.step
+
+    def watched():
+        used.append(optimizer.param_groups[0]["lr"])
+        step()
+
+    optimizer.step = watched
+    run(model, optimizer, sampling=PoissonSampling(0.1, 80), callbacks=[AdaptThenDecay(3)])
+    last = used[39] * 1.1  # in epoch 4, k - K = 1
+    for epoch in range(4, 9):
+        assert used[10 * (epoch - 1) : 10 * epoch] == pytest.approx([last / (1 + 0.1 * (epoch - 3))] * 10, rel=1e-12)
+    if adaptive:
+        assert optimizer.accepted == 15  # 30 gradients in pairs, then none
+        assert len({*used[:30]}) > 10
+    else:
+        assert last == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    "bad", [{"epochs": 0}, {"epochs": 1.5}, {"epochs": math.nan}, {"decay": -1}, {"decay": math.nan}]
+)
+def test_adapt_then_decay_arguments(bad):
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        AdaptThenDecay(**bad)
+
+
+# --- wrong arguments ---------------------------------------------------------------------------------------------
+
+
+def test_wrong_arguments_are_named():
+    model, other, data = linear(), linear(), blobs()
+    loader = torch.utils.data.DataLoader([1, 2])
+    for options, error, word in [
+        ({"data": (data.x_train, data.y_train)}, TypeError, "data must be an adadp.data.Dataset, got tuple"),
+        ({"data": loader}, TypeError, "got DataLoader"),
+        ({"sampling": loader}, TypeError, "sampling must be .*got DataLoader"),
+        ({"gradient": 3}, TypeError, "gradient"),
+        ({"gradient": private(other)}, ValueError, "another model"),
+        ({"optimizer": torch.optim.SGD(other.parameters(), lr=1)}, ValueError, "optimizer holds none"),
+        ({"evaluate_every": 0}, ValueError, "evaluate_every"),
+        ({"device": "quantum"}, ValueError, "device='quantum'"),
+        ({"gradient": private(model), "delta": 2}, ValueError, "delta"),
+        ({"gradient": private(model), "accountant": "exact"}, ValueError, "accountant"),
+    ]:
+        before = model.weight.detach().clone()
+        with pytest.raises(error, match=word):
+            run(model, **options)
+        assert torch.equal(model.weight, before)
+
+
+def test_devices():
+    assert pick_device("cpu") == torch.device("cpu")
+    assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+# --- progress ----------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_where_nobody_looks(capfd, monkeypatch):
+    model = linear()
+    train(model, blobs(), torch.optim.SGD(model.parameters(), lr=0.1), sampling=PoissonSampling(0.1, 10))
+    assert capfd.readouterr() == ("", "")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert not progress_bar(3).disable
+    assert progress_bar(3, show=False).disable
+    monkeypatch.setenv("ADADP_PROGRESS", "0")
+    assert progress_bar(3).disable
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------
+
+
+class Stop(Exception):
+    """Raised by a callback to end a run early."""
+
+
+def stop_after(epoch):
+    """A callback that interrupts in epoch ``epoch``, before its checkpoint."""
+
+    def callback(*, epoch: int, last=epoch, **_):
+        if epoch == last:
+            raise Stop
+
+    return callback
+
+
+def whole(path=None, stop=None, optimizer=ADADP, sampling=None, dropout=0.0, sigma=1.0, own_generator=True):
+    """One run from its beginning or from its checkpoint; final weights, optimizer state and history."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(dropout), nn.Linear(8, 3))
+    made = optimizer(model.parameters(), lr=0.05)
+    gradient = private(model, sigma)
+    if not own_generator:
+        gradient.generator = None
+    calls = [AdaptThenDecay(4)]
+    if optimizer is torch.optim.SGD:
+        calls = [torch.optim.lr_scheduler.ExponentialLR(made, 0.9)]
+    calls += [stop_after(stop)] if stop else []
+    history = run(
+        model, made, blobs(33), sampling=sampling or PoissonSampling(1 / 3, 18), gradient=gradient,
+        callbacks=calls, checkpoint=path,
+    )  # fmt: skip
+    return [p.detach() for p in model.parameters()], made.state_dict(), history
+
+
+@pytest.mark.parametrize("optimizer", [ADADP, torch.optim.Adam, torch.optim.SGD])
+@pytest.mark.parametrize("stop", [2, 3, 5, 6])
+def test_resumption_changes_nothing(tmp_path, optimizer, stop):
+    path = tmp_path / "run.pt"
+    weights, state, history = whole(optimizer=optimizer)
+    with pytest.raises(Stop):
+        whole(path, stop, optimizer=optimizer)
+    assert path.exists()
+    again, state_again, history_again = whole(path, optimizer=optimizer)
+    assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True))
+    assert history_again == history
+    for group, expected in zip(state_again["param_groups"], state["param_groups"], strict=True):
+        assert group | expected == group  # torch adds a key of its own when it loads
+    assert not path.exists() and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"dropout": 0.5}, {"own_generator": False}, {"sampling": ShuffledPartition(10, 6)}]
+)
+@pytest.mark.filterwarnings("ignore:epsilon assumes")
+def test_resumption_with_every_source_of_randomness(tmp_path, options):
+    weights, _, history = whole(**options)
+    with pytest.raises(Stop):
+        whole(tmp_path / "c.pt", 4, **options)
+    again, _, history_again = whole(tmp_path / "c.pt", **options)
+    assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True)) and history_again == history
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "c.pt"
+    with pytest.raises(Stop):
+        whole(path, 3)
+    for other in ({"sampling": PoissonSampling(1 / 3, 21)}, {"sigma": 2.0}, {"optimizer": torch.optim.Adam}):
+        with pytest.raises(ValueError, match=r"c\.pt belongs to another run"):
+            whole(path, **other)
+    assert path.exists()
+
+
+def test_damaged_checkpoint_is_named(tmp_path):
+    path = tmp_path / "c.pt"
+    with pytest.raises(Stop):
+        whole(path, 3)
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(RuntimeError, match=r"c\.pt"):
+        whole(path)
+    torch.save({"something": 1}, path)
+    with pytest.raises(RuntimeError, match=r"c\.pt"):
+        whole(path)
+
+
+KILLED = """
+    import sys, time, torch
+    sys.path.insert(0, {tests!r})
+    torch.set_num_threads(1)
+    import test_training as t
+    class Slow:
+        def __call__(self, epoch, **_):
+            print(epoch, flush=True); time.sleep({pause})
+    model = t.nn.Sequential(t.nn.Linear(3, 8), t.nn.Linear(8, 3))
+    with torch.no_grad():
+        [p.normal_(0, 0.3, generator=torch.Generator().manual_seed(i)) for i, p in enumerate(model.parameters())]
+    history = t.run(model, t.ADADP(model.parameters(), lr=0.05), t.blobs(33), sampling=t.PoissonSampling(1 / 3, 33),
+                    gradient=t.private(model), callbacks=[Slow()], checkpoint={path!r})
+    print([p.tolist() for p in model.parameters()], history.to_json())
+"""
+
+
+def start(path, pause):
+    """Train in a process of its own that tells each epoch it finished."""
+    code = textwrap.dedent(KILLED.format(tests=str(Path(__file__).parent), path=str(path), pause=pause))
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """What an uninterrupted process prints."""
+    return start(tmp_path_factory.mktemp("plain") / "a.pt", 0).communicate()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGINT])
+def test_killed_and_started_again(tmp_path, sign, plain):
+    process = start(tmp_path / "b.pt", 0.2)
+    while process.stdout.readline().strip() != "5":
+        assert process.poll() is None
+    os.kill(process.pid, sign)
+    process.communicate()
+    assert (tmp_path / "b.pt").exists()
+    again, errors = start(tmp_path / "b.pt", 0).communicate()
+    assert again.splitlines()[0] in ("5", "6"), errors  # not from the beginning
+    assert again.splitlines()[-1] == plain.splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
