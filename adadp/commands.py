@@ -73,11 +73,12 @@ def epsilon(a: argparse.Namespace) -> None:
     if a.accountant:
         print(f"{epsilon(noise_multiplier=a.noise_multiplier, accountant=a.accountant, **plan):.6g}")
         return
-    print(
-        f"{steps} gradients, Poisson sampling at rate {a.sample_rate:.6g}, delta {a.delta:g}, neighbours {a.neighbors}"
-    )
-    for name in ACCOUNTANTS if a.neighbors == "add_remove" else ("pld",):
-        print(f"  {name:8} {epsilon(noise_multiplier=a.noise_multiplier, accountant=name, **plan):.4f}")
+    names = ACCOUNTANTS if a.neighbors == "add_remove" else ("pld",)
+    values = {name: epsilon(noise_multiplier=a.noise_multiplier, accountant=name, **plan) for name in names}
+    said = f"Poisson sampling at rate {a.sample_rate:.6g}, delta {a.delta:g}, neighbours {a.neighbors}"
+    print(f"{steps} gradients, {said}")
+    for name, value in values.items():
+        print(f"  {name:8} {value:.4f}")
 
 
 def calibrate(a: argparse.Namespace) -> None:
