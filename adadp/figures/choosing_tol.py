@@ -106,8 +106,9 @@ def other_extreme(rows: Sequence[Mapping[str, float]]) -> Figure:
     plots.describe(
         fig,
         f"Softmax regression. For tol {tol[first]:g} the learning rate settles at {lr[first]:.3g} where noise alone"
-        f" would give {predicted[first]:.3g}; for tol {tol[last]:g} at {lr[last]:.3g}, noise alone {predicted[last]:.3g},"
-        f" the stability limit {limit[last]:.3g}. The training loss is least for tol {tol[np.argmin(loss)]:g}.",
+        f" would give {predicted[first]:.3g}; for tol {tol[last]:g} at {lr[last]:.3g}, noise alone"
+        f" {predicted[last]:.3g}, the stability limit {limit[last]:.3g}. The training loss is least for tol"
+        f" {tol[np.argmin(loss)]:g}.",
     )
     plots.caption(fig, "A small model: for large tol the learning rate leaves the noise law for the stability limit.")
     return fig
