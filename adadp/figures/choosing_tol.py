@@ -76,7 +76,7 @@ def accumulated(measured: Mapping[str, Sequence[tuple[int, float]]], *, tol: flo
         ax.plot(iterations, law, color=look["color"], linestyle="-", linewidth=1)
         said.append(f"{advance}: measured over predicted {np.mean(distance / law):.3f}")
     style.log_axis(ax, "xy")
-    ax.set(xlabel="iterations T", ylabel="distance per weight")
+    ax.set(xlabel="iterations T", ylabel="distance per weight", ylim=_decades(ax.get_ylim()))
     ax.legend(loc="upper left", title="advance")
     plots.describe(fig, f"Distance from the start per weight, growing like the root of T. {'; '.join(said)}.")
     plots.caption(fig, "Points: how far training moved each weight. Lines: what noise alone predicts.")
@@ -163,6 +163,12 @@ def explorer(
 
     title = "Learning rate and accumulated noise for tol and σ"
     return explorer(draw, {"tol": tols, "sigma": sigmas}, labels={"sigma": "noise multiplier σ"}, title=title)
+
+
+def _decades(limits: tuple[float, float]) -> tuple[float, float]:
+    """Limits of a logarithmic axis widened to whole decades, so that at least two of them are labelled."""
+    low, high = np.log10(limits)
+    return float(10 ** np.floor(low)), float(10 ** np.ceil(high))
 
 
 def _frame(left: Axes, right: Axes, rates: Sequence[float]) -> None:

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
-from adadp.figures.gradient_flow import Problem, Run, descend, local_errors, one_iteration
+from adadp.figures.gradient_flow import Problem, Run, adapt, descend, local_errors, one_iteration
 
 LOOKS = [
     {"color": style.COLORS[color], "linestyle": line, "marker": marker}
@@ -67,7 +67,7 @@ def flow_and_descent(problems: Sequence[Problem], rates: Sequence[Sequence[float
 POINTS = {  # point -> (its name, where the name stands relative to it in points)
     "theta_0": (r"$\theta_0$", (-12, 4)),
     "theta_half": (r"$\theta_{1/2}$", (-18, -4)),
-    "theta_1": (r"$\theta_1$, one step", (0, -13)),
+    "theta_1": (r"$\theta_1$, one step", (-50, -4)),
     "theta_hat": (r"$\widehat{\theta}_1$, two half steps", (60, -3)),
     "extrapolated": (r"$2\widehat{\theta}_1-\theta_1$, extrapolated", (66, 8)),
     "flow": (r"$\theta(\eta)$, the flow", (54, -2)),
@@ -77,7 +77,7 @@ POINTS = {  # point -> (its name, where the name stands relative to it in points
 def one_step(problem: Problem, lr: float) -> Figure:
     """The points of one iteration: one step, two half steps, the extrapolated point, and where the flow really goes."""
     at = one_iteration(problem, problem.start, lr)
-    fig = style.figure(width=5.0, height=3.9)
+    fig = style.figure(width=5.0, height=3.4)
     (ax,) = fig.axes
     draw_flow(ax, problem, lr)
     for look, stops in zip(LOOKS, (("theta_1",), ("theta_half", "theta_hat")), strict=False):
@@ -88,7 +88,7 @@ def one_step(problem: Problem, lr: float) -> Figure:
     for name, (text, shift) in POINTS.items():
         ax.annotate(text, at[name], xytext=shift, textcoords="offset points", ha="center", va="center")
     ax.set(xlabel="first weight", ylabel="second weight", aspect="equal")
-    ax.margins(x=0.75, y=0.1)
+    ax.margins(x=0.75, y=0.15)
     miss = {name: np.linalg.norm(at[name] - at["flow"]) for name in ("theta_1", "theta_hat", "extrapolated")}
     plots.describe(
         fig,
@@ -137,6 +137,7 @@ def race(problem: Problem, runs: Mapping[str, Run]) -> Figure:
     ax.set(title="loss", xlabel="gradients taken")
     ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), fontsize=8)
     ground.set_title("paths")
+    ground.set_anchor("N")
     plots.describe(fig, f"Paths on the {problem.name} and loss against gradients: {'; '.join(said)}.")
     plots.caption(fig, "Fixed learning rates and Algorithm 1 with the same number of gradients.")
     return fig
@@ -219,3 +220,51 @@ def first_rates(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], l
     plots.describe(fig, f"Loss at the end against the first learning rate. {'; '.join(said)}.")
     plots.caption(fig, "What a bad first guess costs. Where a curve stops, the runs diverged.")
     return fig
+
+
+def explorer(problem: Problem, first_rates: Sequence[float], tols: Sequence[float], iterations: int = 120, **choices):
+    """Sliders for the first learning rate and tol: the path of Algorithm 1 and its learning rate.
+
+    Args:
+        problem: the loss.
+        first_rates, tols: positions of the sliders.
+        iterations: how many.
+        **choices: as for :func:`adadp.figures.gradient_flow.adapt`.
+    """
+    from adadp.figures.widgets import View, explorer
+
+    fig = style.figure(panels=2, height=3.2)
+    ground, ax = fig.axes
+    draw_landscape(ground, problem)
+    (path,) = ground.plot([], [], **LOOKS[0], markersize=2.6, linewidth=0.9)
+    (rate,) = ax.plot([], [], **LINES[0])
+    (lost,) = ax.plot([], [], color=LINES[1]["color"], linestyle="none", marker="x", markersize=4)
+    limit = 2 / problem.lipschitz
+    ax.axhline(limit, **LIMIT)
+    ax.annotate("2 / L", (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
+    style.log_axis(ax, "y")
+    ax.set(
+        title="learning rate",
+        xlabel="iteration",
+        xlim=(0, iterations),
+        ylim=(min(first_rates) / 2, max(first_rates) * 2),
+    )
+    ground.set_title("path")
+
+    def draw(lr: float, tol: float) -> View:
+        """Both panels at one position."""
+        run = adapt(problem, lr, tol, iterations, **choices)
+        steps, out = np.arange(len(run.lr)), ~run.kept
+        path.set_data(*run.path.T)
+        rate.set_data(steps, run.lr)
+        lost.set_data(steps[out], run.lr[out])
+        loss = float(problem.loss(run.path[-1]) - problem.loss(problem.minimum))
+        numbers = {"loss at the end": style.number(loss), "discarded": f"{out.sum()} of {iterations}"}
+        says = (
+            f"From a learning rate of {lr:g} with tol {tol:g}, {iterations} iterations end at a loss of {loss:.2g}"
+            f" with a learning rate of {run.lr[-1]:.2g}; {out.sum()} steps were discarded."
+        )
+        return View(fig, numbers, says)
+
+    labels = {"lr": "first learning rate η₀"}
+    return explorer(draw, {"lr": first_rates, "tol": tols}, labels=labels, title="Algorithm 1 for any η₀ and tol")
