@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
-from adadp.figures import plots, step_doubling
+import adadp
+from adadp.figures import choosing_tol, noise_analysis, plots, step_doubling
 from adadp.figures.gradient_flow import (
     adapt,
     descend,
@@ -87,6 +89,86 @@ def test_the_printed_rule_swings_and_the_square_root_lands():
     assert ratios[0] > 0.01 and ratios[1] < 1e-9
 
 
+PRIVATE = {"max_grad_norm": 10.0, "num_parameters": 334_336, "expected_batch_size": 200}
+
+
+def mnist_like(sigma, *, iterations=1, **choices):
+    """Errors, learning rates and distance per weight of ADADP on the MNIST network and made-up images."""
+    torch.manual_seed(0)
+    model = adadp.models.mnist_mlp()
+    private = {key: PRIVATE[key] for key in ("max_grad_norm", "expected_batch_size")}
+    gradient = adadp.PrivateGradient(model, noise_multiplier=sigma, **private)
+    optimizer = adadp.ADADP(model.parameters(), **choices)
+    start, rows = [p.detach().clone() for p in model.parameters()], []
+    x, y = torch.randn(20, 1, 28, 28), torch.arange(20) % 10
+    for _ in range(2 * iterations):
+        gradient.backward(x, y)
+        optimizer.step()
+        if optimizer.phase == 0:
+            rows.append((float(optimizer.error), float(optimizer.param_groups[0]["lr"])))
+    moved = sum(float((p.detach() - s).square().sum()) for p, s in zip(model.parameters(), start, strict=True))
+    return np.array(rows), (moved / PRIVATE["num_parameters"]) ** 0.5
+
+
+@pytest.mark.parametrize("lr", [1e-3, 0.1])
+def test_noise_makes_the_error_of_a_real_network(lr):
+    law = noise_analysis.noise_error(lr, noise_multiplier=2, **PRIVATE)
+    assert mnist_like(2, lr=lr)[0][0, 0] == pytest.approx(law, rel=0.01)
+
+
+def test_a_real_network_settles_where_it_is_predicted():
+    predicted = adadp.predicted_lr(tol=1.0, noise_multiplier=2, **PRIVATE)
+    rows, _ = mnist_like(2, iterations=8, lr=1.3 * predicted, tol=1.0)
+    assert rows[-1, 1] == pytest.approx(predicted, rel=0.01)
+
+
+@pytest.mark.parametrize("advance", ["euler", "half_steps"])
+def test_weights_collect_the_predicted_noise(advance):
+    lr = adadp.predicted_lr(tol=1.0, noise_multiplier=2, **PRIVATE)
+    _, moved = mnist_like(2, iterations=8, lr=lr, tol=1.0, advance=advance)
+    law = noise_analysis.noise_per_weight(8, tol=1.0, num_parameters=334_336, advance=advance)
+    assert moved == pytest.approx(law, rel=0.02)
+
+
+def test_noise_per_weight_is_the_papers_number():
+    """2 T / d is 0.090 for MNIST: 100 epochs of 150 iterations."""
+    assert noise_analysis.noise_per_weight(15_000, tol=1.0, num_parameters=334_336) ** 2 == pytest.approx(
+        0.0897, rel=1e-3
+    )
+    with pytest.raises(ValueError, match="advance"):
+        noise_analysis.noise_per_weight(1, tol=1.0, num_parameters=9, advance="extrapolated")
+
+
+def test_pure_noise_settles_on_the_closed_form():
+    settings = PRIVATE | {"noise_multiplier": 4}
+    rates = noise_analysis.noise_only(0.3, 0.1, 100, np.random.default_rng(0), **settings)
+    assert len(rates) == 101 and rates[1] == pytest.approx(0.09)
+    assert rates[-1] == pytest.approx(adadp.predicted_lr(tol=0.3, **settings), rel=0.01)
+
+
+def test_softmax_curvature_is_the_hessians():
+    generator = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((30, 3), (4, 3)))
+    y = torch.randint(4, (30,), generator=generator)
+    loss = lambda flat: torch.nn.functional.cross_entropy(x @ flat.view(4, 3).T, y)  # noqa: E731
+    hessian = torch.autograd.functional.hessian(loss, w.flatten())
+    assert noise_analysis.softmax_curvature(x, w) == pytest.approx(float(torch.linalg.eigvalsh(hessian)[-1]))
+
+
+def explorers():
+    yield step_doubling.explorer(valley(), [0.01, 1], [0.01, 0.1], iterations=10)
+    yield choosing_tol.explorer([0.1, 1.0], [1, 2], **PRIVATE)
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_sliders_speak_at_every_position(index):
+    explorer = list(explorers())[index]
+    first, second = ([a.values[i] for a in explorer.axes] for i in (0, 1))
+    says = [explorer.view(**dict(zip([a.name for a in explorer.axes], v, strict=True))).says for v in (first, second)]
+    assert says[0] != says[1] and all(len(s) > 60 for s in says)
+    assert explorer.html.count('type="range"') == 2
+
+
 @pytest.fixture(scope="module")
 def figures():
     return list(_figures())
@@ -102,9 +184,14 @@ def _figures():
     yield step_doubling.learning_rates(runs, {"2 / L": 0.2})
     yield step_doubling.settling({"exact": {"exponent 1": settle(bowl, 0.01, 0.1, 1, 5)}})
     yield step_doubling.first_rates({"fixed": ([0.1, 0.2, 0.4], [0.1, 1.0, np.inf])}, {"2 / L": 0.2})
+    yield choosing_tol.error_law({0: [(0.1, 0.1), (1, 1.2)], 2: [(0.1, 4.0), (1, 41.0)]}, **PRIVATE)
+    yield choosing_tol.settling({"tol 1": ([0.1, 0.09, 0.081], 0.02)})
+    yield choosing_tol.accumulated({"euler": [(1, 0.002), (4, 0.004)]}, tol=1.0, num_parameters=334_336)
+    row = {"tol": 1.0, "lr": 2.0, "predicted": 3.0, "limit": 4.0, "loss": 0.5}
+    yield choosing_tol.other_extreme([row, row | {"tol": 10.0, "lr": 4.0}])
 
 
-@pytest.mark.parametrize("index", range(7))
+@pytest.mark.parametrize("index", range(11))
 def test_every_figure_has_words(figures, index):
     fig = figures[index]
     assert len(plots.describe(fig)) > 60, "the text alternative says what is seen"

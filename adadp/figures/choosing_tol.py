@@ -19,7 +19,7 @@ def error_law(measured: Mapping[float, Sequence[tuple[float, float]]], **private
         measured: noise multiplier -> (learning rate, error) pairs.
         **private: max_grad_norm, num_parameters, expected_batch_size.
     """
-    fig = style.figure(width=5.6, height=3.5)
+    fig = style.figure(height=3.3)
     (ax,) = fig.axes
     said = []
     for look, (sigma, pairs) in zip(LOOKS, measured.items(), strict=False):
@@ -44,7 +44,7 @@ def settling(runs: Mapping[str, tuple[Sequence[float], float]]) -> Figure:
     Args:
         runs: label -> (learning rates, predicted learning rate).
     """
-    fig = style.figure(width=6.2, height=3.9)
+    fig = style.figure(height=3.6)
     (ax,) = fig.axes
     said = []
     for look, (label, (rates, predicted)) in zip(LINES, runs.items(), strict=False):
@@ -53,7 +53,7 @@ def settling(runs: Mapping[str, tuple[Sequence[float], float]]) -> Figure:
         said.append(f"{label}: ends at {rates[-1]:.4g}, predicted {predicted:.4g}")
     style.log_axis(ax, "y")
     ax.set(xlabel="iteration (two gradients each)", ylabel="learning rate η")
-    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
+    ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.18), ncols=2, fontsize=8)
     plots.describe(fig, f"Learning rate over iterations on a logarithmic axis. {'; '.join(said)}.")
     plots.caption(fig, "ADADP on the MNIST network. Thin horizontal lines: the closed form.")
     return fig
@@ -66,7 +66,7 @@ def accumulated(measured: Mapping[str, Sequence[tuple[int, float]]], *, tol: flo
         measured: what `advance` was -> (iterations, distance per weight) pairs.
         tol, num_parameters: as for ``predicted_lr``.
     """
-    fig = style.figure(width=5.6, height=3.4)
+    fig = style.figure(height=3.2)
     (ax,) = fig.axes
     said = []
     for look, (advance, pairs) in zip(LOOKS, measured.items(), strict=False):

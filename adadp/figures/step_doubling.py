@@ -77,7 +77,7 @@ POINTS = {  # point -> (its name, where the name stands relative to it in points
 def one_step(problem: Problem, lr: float) -> Figure:
     """The points of one iteration: one step, two half steps, the extrapolated point, and where the flow really goes."""
     at = one_iteration(problem, problem.start, lr)
-    fig = style.figure(width=5.0, height=3.4)
+    fig = style.figure(height=3.4)
     (ax,) = fig.axes
     draw_flow(ax, problem, lr)
     for look, stops in zip(LOOKS, (("theta_1",), ("theta_half", "theta_hat")), strict=False):
@@ -150,7 +150,7 @@ def learning_rates(runs: Mapping[str, Run], limits: Mapping[str, float]) -> Figu
         runs: label -> run.
         limits: label -> height of a horizontal line.
     """
-    fig = style.figure(width=6.2, height=3.7)
+    fig = style.figure(height=3.6)
     (ax,) = fig.axes
     said = []
     for look, (label, run) in zip(LINES, runs.items(), strict=False):
@@ -196,7 +196,7 @@ def first_rates(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], l
         curves: label -> (first learning rates, losses at the end; a run that diverged has no finite or a huge loss).
         limits: label -> place of a vertical line.
     """
-    fig = style.figure(width=6.2, height=3.3)
+    fig = style.figure(height=3.1)
     (ax,) = fig.axes
     said = []
     for look, (label, (rates, losses)) in zip(LOOKS, curves.items(), strict=False):

@@ -73,21 +73,27 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def path_data(vertices: np.ndarray, codes: np.ndarray, relative: bool = False) -> str:
-    """SVG path data of vertices (N, 2) in whole units; ``relative`` starts with a relative move."""
-    out, i, here, last = [], 0, (0, 0), ""
+    """SVG path data of vertices (N, 2) in whole units; with ``relative`` every move is relative too.
+
+    >>> path_data(np.array([[-3, 3], [3, -3], [-3, -3], [3, 3]]), np.array([1, 2, 1, 2]), relative=True)
+    'm-3 3l6-6m-6 0l6 6'
+    """
+    out, i, here, first, last = [], 0, (0, 0), (0, 0), ""
     points, kinds = vertices.tolist(), codes.tolist()
     while i < len(kinds):
         kind = kinds[i]
         if kind == Path.CLOSEPOLY:
             out.append("z")
-            i, last = i + 1, "z"
+            i, here, last = i + 1, first, "z"
             continue
         letter, count = {1: ("M", 1), 2: ("l", 1), 3: ("q", 2), 4: ("c", 3)}[kind]
         block = points[i : i + count]
         i += count
         if letter == "M":
-            out.append(("m" if relative and not out else "M") + numbers(block[0]))
-            here, last = block[0], "M"
+            to = [c - h for c, h in zip(block[0], here, strict=True)] if relative else block[0]
+            out.append(("m" if relative else "M") + numbers(to))
+            here = first = block[0]
+            last = "M"
             continue
         steps = [c - h for point in block for c, h in zip(point, here, strict=True)]
         here = block[-1]
