@@ -167,6 +167,18 @@ def test_a_camera_sees_what_a_fresh_drawing_sees():
     assert [e.attributes["stroke"] for e in camera.record().elements if e.attributes.get("stroke") == "#ff0000"]
     line.set_color(style.CYCLE[0])
     assert again == camera.record().elements == Camera(fig).record().elements
+    for change in (
+        lambda: fig.axes[0].set_xlabel("steps"),
+        lambda: fig.axes[0].tick_params(axis="y", labelcolor="red"),
+        lambda: fig.axes[0].set_xticks([0, 1], ["none", "all"]),
+        lambda: fig.axes[0].set_ylim(0, 100),
+        lambda: fig.axes[0].yaxis.set_visible(False),
+    ):
+        before = camera.record().elements
+        change()
+        after = camera.record().elements
+        assert after != before
+        assert after == Camera(fig).record().elements
     camera.release()
     assert (fig.dpi, fig.get_layout_engine()) == (dpi, engine)
 

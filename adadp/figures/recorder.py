@@ -74,7 +74,7 @@ class Recorder(RendererBase):
 
     def draw_text(self, gc, x, y, s, prop, angle, ismath=False, mtext=None) -> None:
         if ismath:  # a formula is drawn as outlines
-            self._draw_text_as_path(gc, x, y, s, prop, angle, ismath, mtext)
+            super().draw_text(gc, x, y, s, prop, angle, ismath, mtext)
             return
         share, anchor = 0.0, "start"
         if mtext is not None:  # anchored where it is aligned: another font then moves nothing out of its place
@@ -197,6 +197,7 @@ class Camera:
             axis.set_gid(name)
         self._looks: dict[Axis, tuple] = {}
         self._blocks: dict[Axis, list[Element]] = {}
+        self._order: dict[tuple, int] = {}
 
     def release(self) -> None:
         """Give the figure back as it was."""
@@ -205,11 +206,23 @@ class Camera:
 
     def record(self) -> Drawing:
         """Draw the figure as it is now."""
+        looks = {axis: _look(axis) for axis in self._axes}
+        known = [axis for axis, look in looks.items() if not axis.stale and self._looks.get(axis) == look]
+        drawing = self._draw(known)
+        self._looks = looks
+        if known and not self._put_back(drawing, known):
+            known, drawing = [], self._draw([])  # the order of drawing has changed
+        if not known:
+            self._order = {element.key: n for n, element in enumerate(drawing.elements)}
+        for axis, name in self._axes.items():
+            self._blocks[axis] = [element for element in drawing.elements if f"{name}.0" in element.key]
+        return drawing
+
+    def _draw(self, known: list[Axis]) -> Drawing:
+        """Draw everything but the axes that are known."""
         fig, recorder = self.figure, self._recorder
         hidden = [fig.patch, *(part.patch for part in fig.subfigs)]
         hidden += [t for t in fig.texts if t.get_gid() == "provenance"]  # a page writes it below the picture
-        looks = {axis: _look(axis) for axis in self._axes}
-        known = [a for a, look in looks.items() if not a.stale and self._looks.get(a) == look and a.get_zorder() < 1]
         seen = {artist: artist.get_visible() for artist in hidden + known}
         recorder.restart(_boxes(fig))
         try:
@@ -221,25 +234,27 @@ class Camera:
                 artist.set_visible(visible)
             for axis in known:
                 axis.stale = False
-        self._looks = looks
-        return self._with_known(recorder.drawing, known)
+        return recorder.drawing
 
-    def _with_known(self, drawing: Drawing, known: list[Axis]) -> Drawing:
-        """Put the elements of axes that were not drawn again where they stood: behind everything in their axes."""
-        blocks = {f"{name}.0": [] for axis, name in self._axes.items() if axis not in known}
-        for element in drawing.elements:
-            for name in blocks.keys() & set(element.key[:-1]):
-                blocks[name].append(element)
-        self._blocks |= {axis: blocks[f"{name}.0"] for axis, name in self._axes.items() if axis not in known}
-        for axis in reversed(known):
-            if block := self._blocks[axis]:
-                inside = block[0].key[: block[0].key.index(f"{self._axes[axis]}.0")]
-                keys = [element.key[: len(inside)] for element in drawing.elements]
-                at = keys.index(inside) if inside in keys else len(keys)
-                if drawing.elements[at : at + 1] and drawing.elements[at].key[len(inside)] == "patch.0":
-                    at += 1  # the background of the axes
-                drawing.elements[at:at] = block
-        return drawing
+    def _put_back(self, drawing: Drawing, known: list[Axis]) -> bool:
+        """Add the elements of known axes where they stood; False where the others are no longer in their old order."""
+        ranks = self._ranks(drawing.elements)
+        if ranks != sorted(ranks):
+            return False
+        block = [element for axis in known for element in self._blocks[axis]]
+        ranks += self._ranks(block)
+        order = sorted(range(len(ranks)), key=ranks.__getitem__)
+        both = drawing.elements + block
+        drawing.elements[:] = [both[n] for n in order]
+        return True
+
+    def _ranks(self, elements: list[Element]) -> list[int]:
+        """Places in the drawing order; a new element has the place of the one before it."""
+        ranks, rank = [], -1
+        for element in elements:
+            rank = self._order.get(element.key, rank)
+            ranks.append(rank)
+        return ranks
 
 
 def record(fig: Figure) -> Drawing:
