@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from adadp.experiments import execution, grids, results, runner
+from adadp.experiments.cases import case, run_case
 from adadp.experiments.configs import KINDS, PrivateRun, from_dict
 from adadp.experiments.plan import Cell, Grid, half_decade
 from adadp.experiments.private import EQUAL_EPSILON, PRINTED, REFERENCE, private, selection
@@ -478,3 +479,34 @@ def test_thinning_keeps_both_ends():
     thin = execution.thin(points)
     assert len(thin["step"]) == 60 and thin["step"][0] == 2 and thin["step"][-1] == 300
     assert execution.thin([]) == {}
+
+
+def test_one_case_is_run_once_and_kept(cache, capsys):
+    config = case("mnist", "reference_code", sigma=2, tol=0.5, seed=7, profile="quick")
+    assert (config.tol, config.seed, config.dataset, config.init) == (0.5, 7, "mnist-5k", "reference_code")
+    record = run_case(config, device="cpu")
+    assert "minutes on this device" in capsys.readouterr().out and len(record["rows"]["epoch"]) == 2
+    assert run_case(config, device="cpu") == record and not capsys.readouterr().out
+    assert len(list(cache.glob("cases/*/*.json"))) == 1
+
+
+def test_a_stored_run_is_not_run_again_for_a_case(cache, tmp_path, monkeypatch):
+    config = case("cifar", "as_printed", sigma=4)
+    monkeypatch.setenv("ADADP_RESULTS", str(tmp_path))
+    results.save(cheap(config), "dp-adam-cifar", tmp_path)
+    assert run_case(config)["id"] == config.id
+
+
+@pytest.mark.parametrize(
+    "change", [dict(data="svhn"), dict(variant="best"), dict(profile="fast"), dict(sigma=-1), dict(tol=0)]
+)
+def test_a_bad_case_is_refused(change):
+    known = dict(data="mnist", variant="recommended", sigma=2) | change
+    with pytest.raises(ValueError, match="noise_multiplier" if "sigma" in change else next(iter(change))):
+        case(known.pop("data"), known.pop("variant"), **known)
+
+
+def test_a_failing_case_says_why(cache):
+    config = case("mnist", "as_printed", sigma=2, profile="quick")
+    with runner._lock(config.id), pytest.raises(RuntimeError, match="another process"):
+        run_case(config, device="cpu")
