@@ -37,8 +37,8 @@ def surroundings(root: Path, device: str) -> str:
 
 
 def package_files(root: Path) -> list[Path]:
-    """The package's own files: Python and stored results."""
-    return sorted(p for p in (root / "adadp").rglob("*") if p.suffix in (".py", ".json") and p.is_file())
+    """The package's own files: Python, stored results, what figures bring along; no bytecode."""
+    return sorted(p for p in (root / "adadp").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
 
 
 def data_folder() -> Path:
