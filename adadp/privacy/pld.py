@@ -11,7 +11,8 @@ from adadp.privacy.renyi import rdp_epsilon
 
 SMALLEST_DELTA = 1e-10  # the fast Fourier transform leaves errors of 1e-13 to 1e-12 in delta
 _SLACK = 1e-12  # taken off delta for those errors
-_MAX_BINS = 400_000  # of one release: dp-accounting spends 4 microseconds a bin
+_CHEAP_BINS = 25_000  # of one release: dp-accounting spends 10 microseconds a bin
+_MAX_BINS = 100_000
 _MAX_COMPOSED = 8_000_000  # of all releases together: 16 bytes a bin, a few copies
 
 
@@ -42,19 +43,20 @@ def interval(sigma: float, q: float, steps: int, replace: bool, fraction: float 
     Rounding a loss to the ends of its interval of width h, keeping both probabilities (Doroshenko et al. 2022), adds
     about h^2/6 to its variance and, where h is large, up to h/2 to its mean. With h at a fifth of the root mean square
     the variance, and with it epsilon squared, grows by less than 1 %. dp-accounting's default, 1e-4, is kept where it
-    lies between a twentieth and a fifth. Two limits keep time and memory bounded; where they bind, epsilon stays an
-    upper bound and only loses accuracy.
+    lies between a twentieth and a fifth and is cheap. Two limits keep time and memory bounded; where they bind, epsilon
+    stays an upper bound and only loses accuracy.
 
     Args:
         fraction: of the root mean square; None for the rule above.
     """
     mean, spread = loss_moments(sigma, q, replace)
-    width = fraction * spread if fraction else min(max(1e-4, spread / 20), spread / 5)
+    reach = float(_loss(np.array([1 + 10 * sigma]), sigma, q)[0])
+    coarsest = spread / (5 if steps > 30 else 20)
+    width = fraction * spread if fraction else min(max(1e-4, spread / 20, reach / _CHEAP_BINS), coarsest)
     if width > 0.5:
         width = max(0.5, min(width, 0.01 * mean))
-    reach = float(_loss(np.array([1 + 10 * sigma]), sigma, q)[0])
     composed = 25 * math.sqrt(steps) * spread + 4 * reach + 0.01 * steps * mean
-    return max(width, 2 * reach / _MAX_BINS, composed / _MAX_COMPOSED)
+    return max(width, reach / _MAX_BINS, composed / _MAX_COMPOSED)
 
 
 def pld_epsilon(sigma: float, q: float, steps: int, delta: float, neighbors: str) -> float:
@@ -94,11 +96,9 @@ def _fraction(x: float) -> float:
     For a Gaussian total loss of standard deviation S, delta is about S g(epsilon/S) with g(x) = phi(x) - x Phi(-x), so
     a relative error in S becomes 1 + g(x) / (x Phi(-x)) times as large in epsilon: much larger where x is small.
     """
-    x = max(x, 1e-4)
-    if x > 1.5:
-        return 0.2
+    x = min(max(x, 1e-4), 8.0)
     amplification = math.exp(-x * x / 2) / math.sqrt(2 * math.pi) / (x * ndtr(-x))
-    return 0.2 * max(0.03, min(1.0, math.sqrt(2.0 / amplification)))
+    return 0.2 * max(0.03, min(1.0, math.sqrt(1.5 / amplification)))
 
 
 def _compose(sigma: float, q: float, steps: int, delta: float, replace: bool, width: float) -> float:
@@ -111,7 +111,7 @@ def _compose(sigma: float, q: float, steps: int, delta: float, replace: bool, wi
         log_mass_truncation_bound=max(-50.0, math.log(delta * 1e-4 / steps)),
         neighboring_relation=relation,
     )
-    rounds = max(1, math.isqrt(steps // 2500))
+    rounds = max(1, math.isqrt(steps // 10_000))
     each, rest = divmod(steps, rounds)
     total = once.self_compose(each) if each > 1 else once
     total = total.self_compose(rounds) if rounds > 1 else total

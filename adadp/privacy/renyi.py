@@ -39,10 +39,13 @@ def renyi_curve(sigma: float, q: float, steps: int) -> tuple[np.ndarray, np.ndar
     A divergence below about 1e-9 is lost to rounding in dp-accounting (it can come out negative, and epsilon as 0).
     There the exact log moments at whole orders take over; in between the log moment is convex: the chord is a bound.
     """
-    with _quiet():
-        accountant = rdp.RdpAccountant()
-        accountant.compose(_release(sigma, q, steps))
-    orders, curve = accountant.orders.astype(float), accountant.rdp.copy()
+    orders = np.array(rdp.DEFAULT_RDP_ORDERS, dtype=float)
+    curve = np.zeros(len(orders))
+    if log_moments(sigma, q, (int(orders[-1]) - 1,))[0] > 1e-9:  # else all of them are lost, slowly
+        with _quiet():
+            accountant = rdp.RdpAccountant()
+            accountant.compose(_release(sigma, q, steps))
+        curve = accountant.rdp.copy()
     lost = curve * (orders - 1) < 1e-9 * steps
     if lost.any():
         whole = np.unique(np.concatenate([np.floor(orders[lost]) - 1, np.ceil(orders[lost]) - 1])).astype(int)

@@ -1,0 +1,131 @@
+"""What is said about an epsilon, and the refusal of what is no number."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import adadp
+from adadp.privacy.accounting import (
+    MomentsAccountant,
+    calibrate_noise_multiplier,
+    epsilon,
+    privacy_statement,
+    sampler_warning,
+    shuffled_lower_bound,
+    tuned_epsilon,
+)
+
+MNIST = {"sample_rate": 1 / 300, "steps": 30_000, "delta": 1e-5}
+ONE = {"noise_multiplier": 2.0, "sample_rate": 0.01, "steps": 100, "delta": 1e-5}
+
+
+def test_a_statement_carries_everything():
+    text = privacy_statement(
+        **ONE, accountant="pld", neighbors="replace_one", record="one patient", tuning_included=True
+    )
+    value = epsilon(**ONE, accountant="pld", neighbors="replace_one")
+    for part in (
+        f"{value:.3g}",
+        "1e-05",
+        "one patient",
+        "replace-one",
+        "Poisson",
+        "0.01",
+        "100",
+        "privacy loss",
+        "is included",
+    ):
+        assert part in text
+    assert "shuffl" not in text
+
+
+def test_a_statement_about_shuffled_batches_says_so():
+    sampler = adadp.ShuffledPartition(batch_size=200, epochs=100)
+    text = privacy_statement(noise_multiplier=1.0, **MNIST, sampler=sampler)
+    assert "shuffled partition" in text and "no guarantee" in text and "at least 3.64" in text
+    assert "no guarantee" in sampler_warning(sampler)
+    assert sampler_warning(adadp.PoissonSampling(sample_rate=0.1, steps=1)) == ""
+    short = privacy_statement(noise_multiplier=1.0, **MNIST, sampler=sampler, short=True)
+    assert "Poisson assumed" in short and "\n" not in short
+
+
+def test_a_statement_from_a_history():
+    privacy = {"sampler": "poisson", "neighbors": "add_remove", "accountant": "rdp", "delta": 1e-5}
+    privacy |= {"noise_multiplier": 2.0, "sample_rate": 0.01}
+    history = SimpleNamespace(privacy=privacy, rows=[{"steps": 50}, {"steps": 100}])
+    assert privacy_statement(history) == privacy_statement(**ONE, accountant="rdp")
+    history.privacy = {"noise_multiplier": None}
+    with pytest.raises(ValueError, match="history"):
+        privacy_statement(history)
+
+
+BAD_NUMBERS = [math.nan, math.inf, -math.inf, -1.0, "1", None, True, [1.0], 1j, np.nan]
+CALLS = {
+    "epsilon": (epsilon, ONE, ("noise_multiplier", "sample_rate", "steps", "delta")),
+    "calibrate": (
+        calibrate_noise_multiplier,
+        {"target_epsilon": 1.0, "delta": 1e-5, "sample_rate": 0.01, "steps": 100},
+        ("target_epsilon", "delta", "sample_rate", "steps"),
+    ),
+    "shuffled": (
+        shuffled_lower_bound,
+        {"noise_multiplier": 1.0, "steps_per_epoch": 300, "delta": 1e-5},
+        ("noise_multiplier", "steps_per_epoch", "delta"),
+    ),
+    "tuned": (tuned_epsilon, {**ONE, "runs": 10}, ("noise_multiplier", "sample_rate", "steps", "delta", "runs")),
+    "statement": (privacy_statement, ONE, ("noise_multiplier", "sample_rate", "steps", "delta")),
+}
+
+
+@pytest.mark.parametrize(("call", "name"), [(call, name) for call, (_, _, names) in CALLS.items() for name in names])
+def test_bad_numbers_are_refused_by_name(call, name):
+    function, good, _ = CALLS[call]
+    further = {"sample_rate": [1.5], "delta": [0, 0.0, 1, 1.0], "steps": [2.0, 2.5], "target_epsilon": [0.0]}
+    for bad in [*BAD_NUMBERS, *further.get(name, [])]:
+        with pytest.raises(ValueError, match=name):
+            function(**{**good, name: bad})
+
+
+def test_bad_names_are_refused():
+    for function, good in ((epsilon, ONE), (calibrate_noise_multiplier, CALLS["calibrate"][1])):
+        for name, bad in [("accountant", "gdp"), ("accountant", None), ("neighbors", "add"), ("neighbors", 1)]:
+            with pytest.raises(ValueError, match=name):
+                function(**good, **{name: bad})
+    with pytest.raises(ValueError, match="sampler"):
+        privacy_statement(**ONE, sampler=3)
+    with pytest.raises(ValueError, match="record"):
+        privacy_statement(**ONE, record="")
+    with pytest.raises(ValueError, match="tuning_included"):
+        privacy_statement(**ONE, tuning_included="no")
+
+
+def test_bad_numbers_in_the_moments_accountant():
+    accountant = MomentsAccountant()
+    for bad in BAD_NUMBERS:
+        with pytest.raises(ValueError, match="noise_multiplier"):
+            accountant.step(noise_multiplier=bad, sample_rate=0.1)
+        with pytest.raises(ValueError, match="sample_rate"):
+            accountant.step(noise_multiplier=1.0, sample_rate=bad)
+        with pytest.raises(ValueError, match="num_steps"):
+            accountant.step(noise_multiplier=1.0, sample_rate=0.1, num_steps=bad)
+        with pytest.raises(ValueError, match="delta"):
+            accountant.get_epsilon(delta=bad)
+        with pytest.raises(ValueError, match="epsilon"):
+            accountant.get_delta(epsilon=bad)
+    assert accountant.steps == 0
+
+
+def test_numpy_numbers_are_numbers():
+    same = epsilon(
+        noise_multiplier=np.float64(2.0), sample_rate=np.float32(0.5), steps=np.int64(3), delta=np.float64(1e-5)
+    )
+    assert same == epsilon(noise_multiplier=2, sample_rate=0.5, steps=3, delta=1e-5)
+
+
+def test_public_names():
+    for name in ("MomentsAccountant", "epsilon", "calibrate_noise_multiplier", "privacy_statement"):
+        assert getattr(adadp, name) is getattr(adadp.privacy, name)
+    for name in ("shuffled_lower_bound", "tuned_epsilon", "sampler_warning"):
+        assert getattr(adadp.privacy, name) is globals()[name]
