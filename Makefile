@@ -40,7 +40,8 @@ results: $(VENV)/.book  ## say which stored runs exist and which are missing
 	@$(BIN)/adadp results status
 
 bench: $(VENV)/.dev  ## measure speed side by side with peers
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@for name in $(filter-out __init__ common,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
+	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 constraints: $(VENV)/bin/python  ## resolve the book's stack anew and write constraints.txt
 	@$(BIN)/python .ci/constraints.py
