@@ -58,7 +58,7 @@ class TrainingRun:
             self.optimizer.zero_grad()
             if len(x):
                 self.loss(self.model(x), y).mean().backward()
-            else:  # the mean over nothing is nan
+            else:  # no forward pass: view(len(x), -1), say, fails for no examples
                 for p in self.model.parameters():
                     p.grad = torch.zeros_like(p) if p.requires_grad else None
         self.optimizer.step()
