@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from tqdm.auto import tqdm
 
 from adadp import checkpoint as checkpoints
 from adadp.evaluation import evaluate, pick_device
@@ -16,6 +15,7 @@ from adadp.federated.client import ClientReport, Loss, client_generator, client_
 from adadp.history import History
 from adadp.privacy.accounting import MomentsAccountant
 from adadp.privacy.gradient import PrivateGradient
+from adadp.progress import progress_bar
 from adadp.training import cross_entropy
 
 
@@ -114,13 +114,14 @@ class FederatedAveraging:
         if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
             raise ValueError(f"rounds must be a whole number of at least 0, got {rounds!r}")
         history = self._restore(checkpoint)
-        bar = tqdm(range(len(history.rows) + 1, rounds + 1), disable=not progress, desc="rounds", unit="round")
-        for number in bar:
-            history.rows.append(self._round(number))
-            if checkpoint is not None:
-                checkpoints.save(checkpoint, self._state(history))
-            for callback in callbacks:
-                callback(round=number, model=self.model, history=history)
+        with progress_bar(rounds, initial=len(history.rows), show=progress, unit="round") as bar:
+            for number in range(len(history.rows) + 1, rounds + 1):
+                history.rows.append(self._round(number))
+                if checkpoint is not None:
+                    checkpoints.save(checkpoint, self._state(history))
+                for callback in callbacks:
+                    callback(round=number, model=self.model, history=history)
+                bar.update()
         if checkpoint is not None:
             Path(checkpoint).unlink(missing_ok=True)
         return history
