@@ -142,7 +142,13 @@ def _add_run(commands) -> argparse.ArgumentParser:
              "adadp run dp-adam-mnist --tier 1 --jobs 2   two processes; stop and start again at any time",
              "adadp run all --profile quick               every experiment in seconds, on bundled data")  # fmt: skip
     p.add_argument("experiment", nargs="+", metavar="EXPERIMENT", help="names of experiments, or: all")
-    _choice(p, "--profile", PROFILES, "paper", "paper: full size; pilot: 5 epochs; quick: seconds")
+    _choice(
+        p,
+        "--profile",
+        PROFILES,
+        "paper",
+        "paper: full size; full-data, laptop: smaller federated runs; pilot: 5 epochs; quick: seconds",
+    )
     p.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side, one thread each (default: 1)")
     p.add_argument("--backend", default="loky", help="joblib's backend: loky, dask or ray (default: loky)")
     _choice(p, "--device", DEVICES, "auto", "where to train")

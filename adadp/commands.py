@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 ACCOUNTANTS = ("moments", "rdp", "pld")
 NEIGHBORS = ("add_remove", "replace_one")
-PROFILES = ("paper", "pilot", "quick")
+PROFILES = ("paper", "full-data", "laptop", "pilot", "quick")
 
 
 def book(a: argparse.Namespace) -> None:

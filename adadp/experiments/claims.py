@@ -14,6 +14,7 @@ import statistics
 import subprocess
 from pathlib import Path
 
+from adadp.experiments import federated_claims
 from adadp.experiments.evidence import Claim, Evidence, Verdict, judge
 from adadp.experiments.private import SIGMAS
 
@@ -31,7 +32,7 @@ def verdicts(records: dict) -> list[Verdict]:
 def rules_commit() -> str | None:
     """The last commit that touched the rules, None outside a checkout."""
     path = Path(__file__)
-    command = ["git", "log", "-1", "--format=%H", "--", path.name]
+    command = ["git", "log", "-1", "--format=%H", "--", path.name, "federated_claims.py"]
     try:
         return (
             subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip() or None
@@ -204,4 +205,5 @@ CLAIMS: list[Claim] = [
           "steps and epsilons equal after every epoch", _same_cost),
     Claim("no-noise", "Without noise the MNIST network reaches about 96 %.", "Datasets and test architectures",
           "95 to 97 % at tol 0.1, 100 epochs, three seeds", _about_96, _TWO),
+    *federated_claims.CLAIMS,
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import ClassVar
 
 DATASETS = ("mnist", "cifar10", "mnist-5k")
-MODELS = ("mnist_mlp", "cifar_head", "mnist_logistic")
+MODELS = ("mnist_mlp", "cifar_head", "cifar_cnn", "mnist_logistic")
 METHODS = ("adadp", "sgd", "adam")
 SAMPLERS = ("poisson", "shuffled")
 INITS = ("torch", "reference_code")
@@ -58,6 +58,15 @@ class Config:
         for name, values in allowed.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(values)}")
+
+    def _own_fields(self) -> None:
+        """Refuse keywords of another method, and a method without its own."""
+        for method, names in (("adadp", ADADP_FIELDS), ("adam", ADAM_FIELDS)):
+            given = [n for n in names if getattr(self, n) is not None]
+            if len(given) != (len(names) if self.method == method else 0):
+                raise ValueError(f"{', '.join(names)} belong to method={method!r}; here method={self.method!r}")
+        if self.advance is not None:
+            self._choice(advance=ADVANCES)
 
     def _positive(self, *names: str) -> None:
         """Refuse numbers that are not finite and above zero (None is let through)."""
@@ -128,12 +137,7 @@ class PrivateRun(Config):
         self._positive("lr", "tol", "max_grad_norm", "expected_batch_size", "epochs", "delta", "decay_from")
         if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier >= 0):
             raise ValueError(f"noise_multiplier={self.noise_multiplier!r} must be a finite number, 0 or more")
-        for method, names in (("adadp", ADADP_FIELDS), ("adam", ADAM_FIELDS)):
-            given = [n for n in names if getattr(self, n) is not None]
-            if len(given) != (len(names) if self.method == method else 0):
-                raise ValueError(f"{', '.join(names)} belong to method={method!r}; here method={self.method!r}")
-        if self.advance is not None:
-            self._choice(advance=ADVANCES)
+        self._own_fields()
 
     @property
     def slug(self) -> str:
@@ -170,7 +174,74 @@ class TimingRun(Config):
         return f"timing-{self.model}-seed{self.seed}"
 
 
-KINDS: dict[str, type] = {"private": PrivateRun, "timing": TimingRun}
+@dataclass(frozen=True, kw_only=True)
+class FederatedRun(Config):
+    """One run of federated averaging.
+
+    Fields that belong to another method are None. The protocol that ``version`` stands for: every client takes part in
+    every round; torch's initial weights; no augmentation; all clients together hold the first ``examples_per_client``
+    times clients examples of the data set, equally many of each class; the global model is evaluated after every round.
+
+    Args:
+        version: name of the protocol, "federated-1".
+        dataset, model: what :func:`adadp.data.load` and :mod:`adadp.models` get.
+        groups: classes of each client, for example "1,9|0,8|3,5|2,6|4,7".
+        random_fraction: share of the data that is dealt out at random (:func:`adadp.federated.split_by_groups`).
+        examples_per_client: size of every client.
+        method, lr: client optimizer and its (initial) learning rate.
+        tol ... alpha_max: keywords of :class:`adadp.ADADP`.
+        beta1, beta2, eps: keywords of ``torch.optim.Adam``.
+        batch_size, local_epochs, rounds: size of the local work and number of rounds.
+        keep_lr, reduction: of :class:`adadp.federated.FederatedAveraging`.
+        seed: of everything random.
+
+    Raises:
+        ValueError: a value is unknown or out of range; the message names the field.
+    """
+
+    kind: ClassVar[str] = "federated"
+    version: str
+    dataset: str
+    model: str
+    groups: str
+    random_fraction: float
+    examples_per_client: int
+    method: str
+    lr: float
+    tol: float | None
+    exponent: float | None
+    advance: str | None
+    discard: bool | None
+    relative_error: bool | None
+    alpha_min: float | None
+    alpha_max: float | None
+    beta1: float | None
+    beta2: float | None
+    eps: float | None
+    batch_size: int
+    local_epochs: int
+    rounds: int
+    keep_lr: bool
+    reduction: str
+    seed: int
+
+    def __post_init__(self):
+        self._floats()
+        self._choice(dataset=DATASETS, model=MODELS, method=METHODS, reduction=("mean", "sum"))
+        self._positive("lr", "tol", "examples_per_client", "batch_size", "local_epochs", "rounds")
+        if not 0 <= self.random_fraction <= 1:
+            raise ValueError(f"random_fraction={self.random_fraction!r} must be between 0 and 1")
+        self._own_fields()
+
+    @property
+    def slug(self) -> str:
+        """A short readable name; the id is appended to it to make the file name."""
+        name = self.method if self.method != "adadp" else f"adadp-tol{self.tol:.3g}"
+        split = f"random{100 * self.random_fraction:.0f}-n{self.examples_per_client}-B{self.batch_size}"
+        return f"{name}-lr{self.lr:.3g}-{split}-seed{self.seed}".replace("+", "")
+
+
+KINDS: dict[str, type] = {"private": PrivateRun, "federated": FederatedRun, "timing": TimingRun}
 
 
 def from_dict(values: dict):

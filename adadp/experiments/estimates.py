@@ -4,7 +4,12 @@ from adadp.experiments.configs import Config
 from adadp.experiments.grids import pending
 
 EXAMPLES = {"mnist": 60000, "cifar10": 50000, "mnist-5k": 4000}
-EVALUATION = {"mnist_mlp": 0.07, "cifar_head": 0.2, "mnist_logistic": 0.02}  # seconds an evaluation takes, roughly
+EVALUATION = {
+    "mnist_mlp": 0.07,
+    "cifar_head": 0.2,
+    "cifar_cnn": 4.0,
+    "mnist_logistic": 0.02,
+}  # seconds an evaluation takes, roughly
 
 
 def seconds(config: Config, device: str) -> float:
@@ -18,6 +23,11 @@ def seconds(config: Config, device: str) -> float:
         steps = round((EXAMPLES[config.dataset] - config.holdout) / config.expected_batch_size)
         step = step_seconds(config.model, config.method, config.expected_batch_size, where)
         return config.epochs * (steps * step + EVALUATION[config.model])
+    if config.kind == "federated":
+        from adadp.experiments.federated_execution import gradient_seconds, gradients
+
+        step = gradient_seconds(config.model, config.method, config.batch_size, where)
+        return gradients(config) * step + config.rounds * EVALUATION[config.model]
     steps = config.repeats * config.steps_per_epoch
     return steps * sum(
         step_seconds(config.model, m, config.expected_batch_size, where) for m in ("adadp", "sgd", "adam")

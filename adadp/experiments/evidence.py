@@ -33,7 +33,8 @@ class Evidence:
             MissingRuns: there is none, or one lacks a seed.
         """
         if experiment not in self._curves:
-            self._curves[experiment] = curves(experiment, self.records)
+            profile = "laptop" if experiment.startswith("fed-") else "paper"
+            self._curves[experiment] = curves(experiment, self.records, profile)
         found = [
             c
             for c in self._curves[experiment]

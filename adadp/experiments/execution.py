@@ -22,6 +22,7 @@ import adadp.data
 from adadp import models
 from adadp.data import Dataset
 from adadp.experiments.configs import ADADP_FIELDS, PrivateRun, TimingRun
+from adadp.experiments.federated_execution import run_federated
 from adadp.optimizer import ADADP
 from adadp.privacy import PoissonSampling, PrivateGradient, ShuffledPartition, epsilon
 from adadp.training import AdaptThenDecay, train
@@ -229,4 +230,8 @@ def step_seconds(model: str, method: str, batch: int, device: str = "cpu") -> fl
     return min(_seconds(built, config, device, 4) for _ in range(5)) / 4  # a busy moment must not count
 
 
-EXECUTORS: dict[str, Callable[..., dict]] = {"private": run_private, "timing": run_timing}
+EXECUTORS: dict[str, Callable[..., dict]] = {
+    "private": run_private,
+    "federated": run_federated,
+    "timing": run_timing,
+}

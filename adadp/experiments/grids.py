@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from adadp.experiments import private
+from adadp.experiments import federated, private
 from adadp.experiments.configs import Config
-from adadp.experiments.plan import Cell, Grid
+from adadp.experiments.plan import FEDERATED_SIZES, STORED, Cell, Grid
 
-EXPERIMENTS = {**private.EXPERIMENTS}  # another family of experiments joins here
+EXPERIMENTS = {**private.EXPERIMENTS, **federated.EXPERIMENTS}
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ def cells(experiment: str, results: dict, profile: str = "paper", *, assume: boo
     Args:
         experiment: a key of :data:`EXPERIMENTS`.
         results: id -> stored record (see :func:`adadp.experiments.results.load`).
-        profile: "paper", "pilot" or "quick"; the shorter two keep the first seed of a curve only.
+        profile: a key of :data:`adadp.experiments.plan.PROFILES`; "pilot" and "quick" keep one seed of a curve;
+            "full-data" and "laptop" are sizes of the federated experiments, the others have no cells there.
         assume: count the runs of later stages too, as if unfinished grids had their best value in the middle.
 
     Raises:
@@ -33,9 +34,11 @@ def cells(experiment: str, results: dict, profile: str = "paper", *, assume: boo
     if experiment not in EXPERIMENTS:
         raise ValueError(f"experiment={experiment!r} is unknown; choose one of {', '.join(EXPERIMENTS)}")
     grid = Grid(results, profile, assume)
+    if profile in FEDERATED_SIZES and experiment not in federated.EXPERIMENTS:
+        return []
     found = {}
     for cell in EXPERIMENTS[experiment](grid):
-        if profile != "paper" and cell.config.seed > 1:
+        if profile not in STORED and cell.config.seed > 1:
             continue
         cell = replace(cell, config=grid.shrink(cell.config))
         found.setdefault((cell.role, cell.config.id), cell)

@@ -8,7 +8,7 @@ tier 3 ablations.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from adadp.experiments.configs import Config, PrivateRun, TimingRun
+from adadp.experiments.configs import Config, FederatedRun, PrivateRun, TimingRun
 
 SEEDS = (1, 2, 3)
 
@@ -27,6 +27,8 @@ def _pilot(config: Config) -> Config:
     """Five epochs, with the decay starting inside them."""
     if isinstance(config, PrivateRun):
         return replace(config, epochs=5, decay_from=config.decay_from and 3)
+    if isinstance(config, FederatedRun):
+        return replace(config, examples_per_client=500, rounds=3)
     return replace(config, repeats=1) if isinstance(config, TimingRun) else config
 
 
@@ -36,10 +38,30 @@ def _quick(config: Config) -> Config:
         model = "mnist_mlp" if config.model == "cifar_head" else config.model
         small = dict(dataset="mnist-5k", features=None, model=model, expected_batch_size=200, epochs=2)
         return replace(config, **small, holdout=500 if config.holdout else 0, decay_from=config.decay_from and 1)
+    if isinstance(config, FederatedRun):
+        return replace(config, dataset="mnist-5k", model="mnist_mlp", examples_per_client=200, rounds=3)
     return replace(config, repeats=1, steps_per_epoch=10) if isinstance(config, TimingRun) else config
 
 
-PROFILES: dict[str, Callable[[Config], Config]] = {"paper": lambda config: config, "pilot": _pilot, "quick": _quick}
+def _federated(examples: int, rounds: int) -> Callable[[Config], Config]:
+    """A size of the federated experiments; the private ones have none but the paper's."""
+
+    def shrink(config: Config) -> Config:
+        known = isinstance(config, FederatedRun)
+        return replace(config, examples_per_client=examples, rounds=rounds) if known else config
+
+    return shrink
+
+
+PROFILES: dict[str, Callable[[Config], Config]] = {
+    "paper": lambda config: config,
+    "full-data": _federated(10000, 40),
+    "laptop": _federated(2000, 40),
+    "pilot": _pilot,
+    "quick": _quick,
+}
+FEDERATED_SIZES = ("full-data", "laptop")
+STORED = ("paper", *FEDERATED_SIZES)  # profiles whose results belong to the package
 
 
 class Grid:
@@ -47,14 +69,15 @@ class Grid:
 
     Args:
         results: id -> stored record.
-        profile: "paper", "pilot" (5 epochs of every cell) or "quick" (embedded data, seconds).
+        profile: "paper", "full-data" and "laptop" (smaller sizes of the federated experiments), "pilot" (5 epochs of
+            every cell) or "quick" (embedded data, seconds).
         assume: pretend that unfinished grids have their best value in the middle, to count the runs that will follow.
     """
 
     def __init__(self, results: dict, profile: str = "paper", assume: bool = False):
         if profile not in PROFILES:
             raise ValueError(f"profile={profile!r} is unknown; choose one of {', '.join(PROFILES)}")
-        self.results, self.shrink, self.assume = results, PROFILES[profile], assume
+        self.results, self.profile, self.shrink, self.assume = results, profile, PROFILES[profile], assume
 
     def final(self, config: Config, guess: float = 0.0) -> float | None:
         """Accuracy after the last epoch; for a run that is not stored None, or `guess` where results are assumed."""

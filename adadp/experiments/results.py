@@ -16,17 +16,18 @@ from pathlib import Path
 from adadp.checkpoint import write_atomic
 from adadp.experiments import grids
 from adadp.experiments.configs import from_dict
+from adadp.experiments.plan import STORED
 
 FILE = re.compile(r".+-([0-9a-f]{12})\.json")
 PACKAGED = Path(__file__).with_name("stored")
 
 
 def stored_folder(profile: str = "paper", folder=None) -> Path:
-    """Where results of a profile lie: the package (paper), or the cache folder (pilot, quick).
+    """Where results of a profile lie: the package, or the cache folder (pilot, quick).
 
     `folder`, or else the environment variable ``ADADP_RESULTS``, takes the package's place.
     """
-    if profile != "paper":
+    if profile not in STORED:
         cache = Path(os.environ.get("ADADP_CACHE", Path.home() / ".cache" / "adadp"))
         return Path(folder) if folder else cache / profile
     return Path(folder or os.environ.get("ADADP_RESULTS") or PACKAGED)
@@ -143,26 +144,27 @@ def status(records: dict, profile: str = "paper") -> list[dict]:
 
 
 def table(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
-    """One row a curve: role, sigma, lr, final accuracy in percent with spread, and epsilon under both accountants."""
+    """One row a curve: role, setting, lr, final accuracy in percent with spread; epsilon under both accountants."""
     rows = []
     for curve in curves(experiment, records, profile):
-        numbers = summary(curve) if curve["config"]["kind"] == "private" else {"seeds": 0}
+        config = curve["config"]
+        numbers = summary(curve) if config["kind"] in ("private", "federated") else {"seeds": 0}
         if not numbers["seeds"]:
             continue
         last = {k: v[-1] for k, v in curve["records"][0]["rows"].items()}
-        rows.append(
-            {
-                "role": curve["role"] + (" (peeking)" if curve["peeking"] else ""),
-                "sigma": curve["config"]["noise_multiplier"],
-                "lr": curve["config"]["lr"],
-                "seeds": f"{numbers['seeds']}/{curve['planned']}",
-                "accuracy": round(100 * numbers["final"], 2),
-                "spread": round(numbers["spread"], 2),
-                "epsilon_moments": last["epsilon_moments"],
-                "epsilon_pld": last["epsilon_pld"],
-                "data": curve["records"][0]["data"],
-            }
-        )
+        row = {"role": curve["role"] + (" (peeking)" if curve["peeking"] else "")}
+        if config["kind"] == "private":
+            row |= {"sigma": config["noise_multiplier"]}
+        else:
+            row |= {"random": config["random_fraction"], "batch_size": config["batch_size"]}
+        row |= {
+            "lr": config["lr"],
+            "seeds": f"{numbers['seeds']}/{curve['planned']}",
+            "accuracy": round(100 * numbers["final"], 2),
+            "spread": round(numbers["spread"], 2),
+        }
+        row |= {name: last[name] for name in ("epsilon_moments", "epsilon_pld") if name in last}
+        rows.append(row | {"data": curve["records"][0]["data"]})
     return rows
 
 

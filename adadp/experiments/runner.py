@@ -15,10 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adadp.experiments import grids, results
+from adadp.experiments import federated, grids, results
 from adadp.experiments.configs import Config
 from adadp.experiments.estimates import estimate, print_plan, seconds
 from adadp.experiments.grids import Job, pending
+from adadp.experiments.plan import FEDERATED_SIZES
 
 WAIT = 5.0  # seconds between looks at runs that another runner is at
 
@@ -49,7 +50,8 @@ def run(
 
     Args:
         experiment: a name, a list of names, or "all".
-        profile: "paper", "pilot" (five epochs of every cell, kept in the cache folder) or "quick".
+        profile: "paper", "full-data" or "laptop" (federated experiments made smaller), "pilot" (five epochs of every
+            cell, kept in the cache folder) or "quick".
         jobs, backend: number of parallel runs and joblib's backend, see the module; each run uses one thread.
         device: "auto", "cpu" or "cuda".
         dry_run: compute nothing; print the runs and hours of each tier, from step times measured now.
@@ -67,6 +69,10 @@ def run(
     names = (
         list(grids.EXPERIMENTS) if experiment == "all" else [experiment] if isinstance(experiment, str) else experiment
     )
+    if profile in FEDERATED_SIZES and (wrong := [n for n in names if n not in federated.EXPERIMENTS]):
+        names = [n for n in names if n in federated.EXPERIMENTS] if experiment == "all" else names
+        if experiment != "all":
+            raise ValueError(f"profile={profile!r} is a size of the federated experiments, not of {', '.join(wrong)}")
     place = results.stored_folder(profile, folder)
     report = Report()
     if dry_run:
@@ -215,4 +221,4 @@ def _lock(name: str) -> Iterator[bool]:
 
 def _epochs(config: Config) -> int:
     """How often a run reports progress."""
-    return getattr(config, "epochs", None) or getattr(config, "repeats", 1)
+    return getattr(config, "epochs", None) or getattr(config, "rounds", None) or getattr(config, "repeats", 1)

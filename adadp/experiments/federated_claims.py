@@ -1,0 +1,124 @@
+"""The paper's claims about federated learning, each with the rule that judges it on the ``laptop`` size.
+
+Fixed before the first federated run is stored, like those of :mod:`adadp.experiments.claims`, whose terms they use: an
+accuracy is the one after the last round, in percent, averaged over three seeds; SGD is the one tuned at that setting.
+"""
+
+import itertools
+import statistics
+
+from adadp.experiments.evidence import Claim, Evidence
+from adadp.experiments.federated import RANDOM
+
+WHERE, METHOD = "Federated learning experiments", "Adaptive federated averaging algorithm"
+
+
+def _final(evidence: Evidence, experiment: str, role: str, fraction: float) -> float:
+    """Final accuracy in percent, mean over seeds, at one share of random data."""
+    found = _runs(evidence, experiment, role, fraction)
+    return 100 * statistics.fmean(r["rows"]["test_accuracy"][-1] for r in found)
+
+
+def _runs(evidence: Evidence, experiment: str, role: str, fraction: float) -> list[dict]:
+    """The records of a role at one share of random data."""
+    found = evidence.curves(experiment, role)
+    return [r for c in found if c["config"]["random_fraction"] == fraction for r in c["records"]]
+
+
+def _keeps(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: at 33 % random data ADADP is at least 1.0 point above tuned SGD."""
+    gap = _final(evidence, "fed-rounds", "adadp", 0.33) - _final(evidence, "fed-rounds", "sgd best", 0.33)
+    return gap >= 1.0, f"{gap:+.1f} points at 33 % random"
+
+
+def _drops_less(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: from 100 % to 0 % random data tuned SGD loses at least 3.0 points more than ADADP."""
+    lost = {
+        role: _final(evidence, "fed-randomness", role, 1.0) - _final(evidence, "fed-randomness", role, 0.0)
+        for role in ("adadp", "sgd best")
+    }
+    number = f"ADADP loses {lost['adadp']:.1f}, tuned SGD {lost['sgd best']:.1f} points from 100 % to 0 % random"
+    return lost["sgd best"] - lost["adadp"] >= 3.0, number
+
+
+def _unrest(record: dict) -> float:
+    """Mean change of the accuracy from round to round after round 5, in points."""
+    accuracy = [100 * a for a in record["rows"]["test_accuracy"]][5:]
+    return statistics.fmean(abs(b - a) for a, b in itertools.pairwise(accuracy))
+
+
+def _discarding(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: at 0 and 33 %, discarding lowers the unrest by a quarter or more and loses at most 1.0 point."""
+    parts, holds = [], True
+    for p in RANDOM[:2]:
+        kept, plain = (
+            statistics.fmean(map(_unrest, _runs(evidence, "fed-discarding", role, p)))
+            for role in ("adadp", "nothing discarded")
+        )
+        gain = _final(evidence, "fed-discarding", "adadp", p) - _final(
+            evidence, "fed-discarding", "nothing discarded", p
+        )
+        holds &= 0 < plain and kept <= 0.75 * plain and gain >= -1.0
+        parts.append(f"at {100 * p:.0f} % {kept:.2f} against {plain:.2f} points a round, accuracy {gain:+.1f}")
+    return holds, "; ".join(parts)
+
+
+def _small_first(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: fully pathological, the median over clients and stored rounds from 2 on of the lr a tenth into the round,
+    divided by the lr at its end, is at most 0.8."""
+    ratios = []
+    for record in _runs(evidence, "fed-rounds", "adadp", 0.0):
+        traced = record["within_rounds"]
+        for number, clients in zip(traced["round"], traced["lr"], strict=True):
+            ratios += [lrs[len(lrs) // 10] / lrs[-1] for lrs in clients if number >= 2]
+    return statistics.median(ratios) <= 0.8, f"median ratio {statistics.median(ratios):.2f}"
+
+
+def _different_lr(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: fully pathological, over the last ten rounds the clients' mean end lr differ by a factor 1.5 or more, in
+    every run."""
+    factors = []
+    for record in _runs(evidence, "fed-rounds", "adadp", 0.0):
+        means = [statistics.fmean(lrs) for lrs in zip(*record["rows"]["lr"][-10:], strict=True)]
+        factors.append(max(means) / min(means))
+    return min(factors) >= 1.5, "factors " + ", ".join(f"{f:.2f}" for f in factors)
+
+
+def _adam_poor(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: at 33 % random data the best Adam is at least 5.0 points below ADADP."""
+    gap = _final(evidence, "fed-adam", "adadp", 0.33) - _final(evidence, "fed-adam", "adam best", 0.33)
+    return gap >= 5.0, f"{gap:+.1f} points"
+
+
+def _lr_hardly_matters(evidence: Evidence, variant: str) -> tuple[bool, str]:
+    """Rule: at every share of random data the accuracies over the grid of initial lr lie within 3.0 points."""
+    ranges = {}
+    for p in RANDOM:
+        by_lr: dict[float, list[float]] = {}
+        for record in _runs(evidence, "fed-lr", "adadp by lr", p):
+            by_lr.setdefault(record["config"]["lr"], []).append(100 * record["rows"]["test_accuracy"][-1])
+        means = [statistics.fmean(values) for values in by_lr.values()]
+        ranges[p] = max(means) - min(means)
+    return max(ranges.values()) <= 3.0, ", ".join(f"range {r:.1f} at {100 * p:.0f} %" for p, r in ranges.items())
+
+
+CLAIMS: list[Claim] = [
+    Claim("fed-keeps", "With 33 % random data the adaptive method keeps accuracy much better than tuned SGD.", WHERE,
+          "at least 1.0 point above, laptop size, three seeds", _keeps),
+    Claim("fed-drops-less", "As data become less uniform, tuned SGD drops drastically and the adaptive method adapts.",
+          WHERE, "SGD loses at least 3.0 points more from 100 % to 0 % random data, three seeds", _drops_less),
+    Claim("fed-discarding", "Discarding makes the federated method considerably more stable.", METHOD,
+          "round-to-round change after round 5 at least a quarter smaller, at most 1.0 point lost, 0 % and 33 %",
+          _discarding),
+    Claim("fed-small-first", "Each local training begins with small steps.", METHOD,
+          "median of lr a tenth into the round over lr at its end at most 0.8, 0 % random, rounds from 2 on",
+          _small_first),
+    Claim("fed-different-lr", "Clients end at different learning rates.", METHOD,
+          "largest over smallest mean end lr of the last ten rounds at least 1.5, 0 % random, every run",
+          _different_lr),
+    Claim("fed-adam", "Adam gives poor results in federated averaging.", WHERE,
+          "best Adam at least 5.0 points below ADADP, 33 % random, three seeds", _adam_poor),
+    Claim("fed-lr", "The initial lr hardly matters in federated averaging.", WHERE,
+          "range of at most 3.0 points over half-decades of the initial lr, every share of random data",
+          _lr_hardly_matters),
+]  # fmt: skip

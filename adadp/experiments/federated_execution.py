@@ -1,0 +1,115 @@
+"""Carrying out a federated run: data, split, rounds, and what of their history is stored."""
+
+import math
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from adadp import models
+from adadp.data import Dataset
+from adadp.experiments.configs import FederatedRun
+from adadp.federated import FederatedAveraging, split_by_groups
+
+COLUMNS = ("round", "test_accuracy", "test_loss")
+PER_CLIENT = ("lr", "error", "accepted", "discarded")
+TRACED_ROUNDS = (1, 2, 3, 5, 10, 20, 40, 100, 200)
+TRACE = 25  # learning rates kept of each traced round and client
+
+
+def groups_of(config: FederatedRun) -> list[tuple[int, ...]]:
+    """The classes of each client.
+
+    >>> from adadp.experiments.federated import federated
+    >>> groups_of(federated(random_fraction=0.0))[:2]
+    [(1, 9), (0, 8)]
+    """
+    return [tuple(int(c) for c in group.split(",")) for group in config.groups.split("|")]
+
+
+def held(data: Dataset, config: FederatedRun) -> torch.Tensor:
+    """Indices of the examples that all clients hold together: the first of each class, equally many of each.
+
+    Raises:
+        ValueError: a class has too few examples.
+    """
+    groups = groups_of(config)
+    chosen = []
+    for group in groups:
+        each = config.examples_per_client / len(group)
+        for c in group:
+            found = (data.y_train == c).nonzero().flatten()
+            if each != int(each) or len(found) < each:
+                raise ValueError(
+                    f"examples_per_client={config.examples_per_client}: class {c} has {len(found)} examples, "
+                    f"a client of {len(group)} classes needs {each:g} of each"
+                )
+            chosen.append(found[: int(each)])
+    return torch.cat(chosen).sort().values
+
+
+def build(config: FederatedRun, data: Dataset, device: str) -> FederatedAveraging:
+    """The loop of a config: initial weights, split and order from three streams of its seed."""
+    from adadp.experiments.execution import build_optimizer
+
+    weights, split, order = (int(s) for s in np.random.SeedSequence(config.seed).generate_state(3))
+    indices = held(data, config)
+    labels = data.y_train[indices]
+    parts = split_by_groups(labels, groups_of(config), config.random_fraction, torch.Generator().manual_seed(split))
+    return FederatedAveraging(
+        getattr(models, config.model)(generator=torch.Generator().manual_seed(weights)),
+        [(data.x_train[indices[part]], labels[part]) for part in parts],
+        lambda parameters: build_optimizer(config, parameters),
+        batch_size=config.batch_size,
+        local_epochs=config.local_epochs,
+        keep_lr=config.keep_lr,
+        reduction=config.reduction,
+        test_data=(data.x_test, data.y_test),
+        trace=TRACE,
+        generator=torch.Generator().manual_seed(order),
+        device=device,
+    )
+
+
+def run_federated(config: FederatedRun, *, device: str, checkpoint: Path | None, on_epoch: Callable) -> dict:
+    """Run all rounds; accuracy after each, what every client reports, and the learning rates within some rounds."""
+    from adadp.experiments.execution import dataset
+
+    data = dataset(config.dataset, None, 0)
+    loop = build(config, data, device)
+    history = loop.run(config.rounds, progress=False, checkpoint=checkpoint, callbacks=[lambda **_: on_epoch()])
+    rows: dict = {name: [row[name] for row in history.rows] for name in COLUMNS}
+    rows |= {name: [row[name] for row in history.rows] for name in PER_CLIENT}
+    traced = [row for row in history.rows if row["round"] in TRACED_ROUNDS or row["round"] == config.rounds]
+    within = {"round": [row["round"] for row in traced], "lr": [row["lrs"] for row in traced]}
+    return {"rows": rows, "within_rounds": within, "first_epoch": {}, "data": data.provenance}
+
+
+@lru_cache(maxsize=16)
+def gradient_seconds(model: str, method: str, batch_size: int, device: str = "cpu") -> float:
+    """Seconds of one gradient and one client step, measured now on made-up data: the fastest of three looks."""
+    from adadp.experiments.federated import federated
+
+    torch.set_num_threads(1)
+    shape = (3, 32, 32) if model == "cifar_cnn" else (1, 28, 28)
+    y = torch.arange(10).repeat_interleave(2 * batch_size)
+    x = torch.randn(len(y), *shape, generator=torch.Generator().manual_seed(0))
+    data = Dataset(x, y, x[:1], y[:1], name="synthetic", provenance="synthetic")
+    lr = {} if method == "adadp" else {"lr": 1e-3}
+    size = dict(examples_per_client=4 * batch_size, batch_size=batch_size, rounds=4)
+    loop = build(federated(method, model=model, random_fraction=0.0, **lr, **size), data, device)
+    looks = []
+    for _ in range(3):
+        started = time.perf_counter()
+        loop.run(1, progress=False)
+        looks.append((time.perf_counter() - started) / (5 * 4))
+    return min(looks[1:])
+
+
+def gradients(config: FederatedRun) -> int:
+    """Gradients of all clients in all rounds."""
+    steps = math.ceil(config.examples_per_client / config.batch_size) * config.local_epochs
+    return config.rounds * len(groups_of(config)) * steps

@@ -1,0 +1,94 @@
+"""Verdicts on the federated claims follow from stored results: made-up results with a known answer are judged here."""
+
+import pytest
+
+from adadp.experiments import grids
+from adadp.experiments.claims import CLAIMS
+from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, judge
+from adadp.experiments.federated import EXPERIMENTS
+
+BY_ID = {claim.id: claim for claim in CLAIMS}
+
+
+def record(config, accuracy, role):
+    """A stored run that behaves as the paper says: noisier without discarding, small steps first, other lr a client."""
+    wobble = 0.03 if role == "nothing discarded" else 0.0
+    n = config.rounds
+    rows = {
+        "round": list(range(1, n + 1)),
+        "test_accuracy": [accuracy - wobble * (k % 2) for k in range(n - 1, -1, -1)],
+        "lr": [[0.01, 0.02, 0.03, 0.01, 0.02]] * n,
+    }
+    within = {"round": [1, 2, 40], "lr": [[[0.001 * (1 + k) for k in range(20)]] * 5] * 3}
+    return {"id": config.id, "config": config.to_dict(), "rows": rows, "within_rounds": within}
+
+
+def world(accuracy):
+    """Everything the federated experiments ask for at laptop size, stage after stage."""
+    records = {}
+    while True:
+        cells = [c for e in EXPERIMENTS for c in grids.cells(e, records, "laptop") if c.config.id not in records]
+        if not cells:
+            return records
+        for cell in cells:
+            records[cell.config.id] = record(cell.config, accuracy(cell.role, cell.config), cell.role)
+
+
+def as_claimed(role, config):
+    if config.method == "adadp":
+        return 0.7
+    best = 0.55 if config.method == "adam" else 0.62 + 0.08 * config.random_fraction
+    middle = 0.001 if config.method == "adam" else 0.03
+    return best - 0.01 * abs(config.lr - middle) / middle
+
+
+@pytest.fixture(scope="module")
+def claimed():
+    return world(as_claimed)
+
+
+FEDERATED = [claim.id for claim in CLAIMS if claim.id.startswith("fed-")]
+
+
+@pytest.mark.parametrize("claim", FEDERATED)
+def test_a_world_as_the_paper_says_is_judged_so(claim, claimed):
+    verdict = judge(BY_ID[claim], claimed)
+    assert verdict.verdict == HOLDS, verdict
+    assert verdict.runs and verdict.numbers
+
+
+@pytest.mark.parametrize("claim", FEDERATED)
+def test_without_results_nothing_is_judged(claim):
+    assert judge(BY_ID[claim], {}).verdict == INCOMPLETE
+
+
+def changed(records, match, **parts):
+    return {i: r | parts if match(r["config"]) else r for i, r in records.items()}
+
+
+def test_equal_methods_contradict_the_comparisons(claimed):
+    level = world(lambda role, config: 0.7 - (0.01 if role.endswith("grid") and config.lr > 0.05 else 0.0))
+    for claim in ("fed-keeps", "fed-drops-less", "fed-adam"):
+        assert judge(BY_ID[claim], level).verdict == FAILS
+
+
+def test_constant_lr_contradicts_what_is_said_of_it(claimed):
+    def flat(r):
+        rows = r["rows"] | {"lr": [[0.01] * 5] * len(r["rows"]["round"])}
+        return r | {"rows": rows, "within_rounds": {"round": [1, 2], "lr": [[[0.01] * 20] * 5] * 2}}
+
+    same = {i: flat(r) for i, r in claimed.items()}
+    assert judge(BY_ID["fed-small-first"], same).verdict == FAILS
+    assert judge(BY_ID["fed-different-lr"], same).verdict == FAILS
+
+
+def test_calm_without_discarding_contradicts_its_use(claimed):
+    calm = {i: r | {"rows": r["rows"] | {"test_accuracy": [0.7] * len(r["rows"]["round"])}} for i, r in claimed.items()}
+    wild = {i: r | {"rows": r["rows"] | {"test_accuracy": [0.7, 0.6] * 20}} for i, r in claimed.items()}
+    assert judge(BY_ID["fed-discarding"], calm).verdict == FAILS
+    assert judge(BY_ID["fed-discarding"], wild).verdict == FAILS
+
+
+def test_sensitivity_to_the_initial_lr_contradicts_its_claim():
+    steep = world(lambda role, config: as_claimed(role, config) - (0.1 if config.lr > 0.5 else 0.0))
+    assert judge(BY_ID["fed-lr"], steep).verdict == FAILS
