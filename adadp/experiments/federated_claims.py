@@ -58,7 +58,7 @@ def _discarding(evidence: Evidence, variant: str) -> tuple[bool, str]:
         gain = _final(evidence, "fed-discarding", "adadp", p) - _final(
             evidence, "fed-discarding", "nothing discarded", p
         )
-        holds &= 0 < plain and kept <= 0.75 * plain and gain >= -1.0
+        holds &= plain > 0 and kept <= 0.75 * plain and gain >= -1.0
         parts.append(f"at {100 * p:.0f} % {kept:.2f} against {plain:.2f} points a round, accuracy {gain:+.1f}")
     return holds, "; ".join(parts)
 
