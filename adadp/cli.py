@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from adadp import __version__
-from adadp import commands as jobs
+from adadp import commands as actions
 from adadp.commands import ACCOUNTANTS, NEIGHBORS, PROFILES, choose
 
 USER, BUG, INTERRUPTED, NO_READER = 2, 1, 130, 141  # exit codes besides 0
@@ -119,7 +119,7 @@ def _choice(p: argparse.ArgumentParser, flag: str, names: Sequence[str], default
 
 
 def _add_book(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "book", jobs.book, "execute the notebooks and build the book from them",
+    p = _add(commands, "book", actions.book, "execute the notebooks and build the book from them",
              "adadp book                    the whole book in minutes, on bundled data",
              "adadp book --profile paper    every chapter at the paper's size (hours; use a GPU)",
              "adadp book --strict           a warning is an error, as in tests")  # fmt: skip
@@ -137,7 +137,7 @@ def _add_book(commands) -> argparse.ArgumentParser:
 
 
 def _add_run(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "run", jobs.run, "compute the runs of experiments that are not stored yet",
+    p = _add(commands, "run", actions.run, "compute the runs of experiments that are not stored yet",
              "adadp run dp-adam-mnist --dry-run           what is lacking, and the hours it takes here",
              "adadp run dp-adam-mnist --tier 1 --jobs 2   two processes; stop and start again at any time",
              "adadp run all --profile quick               every experiment in seconds, on bundled data")  # fmt: skip
@@ -160,7 +160,7 @@ def _add_run(commands) -> argparse.ArgumentParser:
 
 
 def _add_results(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "results", jobs.results, "look at the stored results, or compute some again and compare",
+    p = _add(commands, "results", actions.results, "look at the stored results, or compute some again and compare",
              "adadp results status                  stored and planned runs by experiment",
              "adadp results table dp-adam-mnist     one row a curve",
              "adadp results verify --sample 3       three stored runs, computed again")  # fmt: skip
@@ -175,7 +175,7 @@ def _add_results(commands) -> argparse.ArgumentParser:
 
 
 def _add_epsilon(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "epsilon", jobs.epsilon, "the epsilon of a training plan with Poisson sampling",
+    p = _add(commands, "epsilon", actions.epsilon, "the epsilon of a training plan with Poisson sampling",
              "adadp epsilon --noise-multiplier 2 --sample-rate 200/60000 --epochs 100",
              "adadp epsilon --noise-multiplier 2 --sample-rate 0.01 --steps 5000 --accountant pld")  # fmt: skip
     p.add_argument("--noise-multiplier", type=float, required=True, metavar="SIGMA", help="noise / clipping norm")
@@ -186,7 +186,7 @@ def _add_epsilon(commands) -> argparse.ArgumentParser:
 
 
 def _add_calibrate(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "calibrate", jobs.calibrate, "the noise multiplier that a target epsilon needs",
+    p = _add(commands, "calibrate", actions.calibrate, "the noise multiplier that a target epsilon needs",
              "adadp calibrate --target-epsilon 1 --sample-rate 200/60000 --epochs 100",
              "adadp calibrate --target-epsilon 8 --delta 1e-6 --sample-rate 0.01 --steps 5000")  # fmt: skip
     p.add_argument("--target-epsilon", type=float, required=True, metavar="EPSILON", help="never exceeded")

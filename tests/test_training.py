@@ -408,8 +408,8 @@ def stop_after(epoch):
     return callback
 
 
-def whole(path=None, stop=None, optimizer=ADADP, sampling=None, dropout=0.0, sigma=1.0, own_generator=True):
-    """One run from its beginning or from its checkpoint; final weights, optimizer state and history."""
+def whole(path=None, stop=None, optimizer=ADADP, sampling=None, dropout=0.0, sigma=1.0, own_generator=True, **more):
+    """One run from its beginning or from its checkpoint: final weights, optimizer state and history."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(dropout), nn.Linear(8, 3))
     made = optimizer(model.parameters(), lr=0.05)
@@ -422,7 +422,7 @@ def whole(path=None, stop=None, optimizer=ADADP, sampling=None, dropout=0.0, sig
     calls += [stop_after(stop)] if stop else []
     history = run(
         model, made, blobs(33), sampling=sampling or PoissonSampling(1 / 3, 18), gradient=gradient,
-        callbacks=calls, checkpoint=path,
+        callbacks=calls, checkpoint=path, **more,
     )  # fmt: skip
     return [p.detach() for p in model.parameters()], made.state_dict(), history
 
@@ -459,7 +459,8 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
     path = tmp_path / "c.pt"
     with pytest.raises(Stop):
         whole(path, 3)
-    for other in ({"sampling": PoissonSampling(1 / 3, 21)}, {"sigma": 2.0}, {"optimizer": torch.optim.Adam}):
+    others = [{"sampling": PoissonSampling(1 / 3, 21)}, {"sigma": 2.0}, {"optimizer": torch.optim.Adam}]
+    for other in [*others, {"accountant": "rdp"}, {"delta": 1e-6}]:
         with pytest.raises(ValueError, match=r"c\.pt belongs to another run"):
             whole(path, **other)
     assert path.exists()
