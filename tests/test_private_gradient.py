@@ -153,7 +153,7 @@ def test_equals_the_loop(name):
 def test_only_what_needs_it_goes_to_the_fallback():
     model = Bare()
     grad = assert_matches_loop(model, torch.randn(4, 6), labels(4))
-    assert grad._without_rule == {id(model.scale)}
+    assert grad._per_example.without_rule == {id(model.scale)}
     assert private(mlp()).backward(torch.randn(4, 6), labels(4)) > 0
 
 
@@ -390,7 +390,7 @@ def test_dropout_uses_one_mask_for_rules_and_fallback():
     grad = private(model)
     grad.backward(torch.randn(4, 6), labels(4))
     used = {id(p) for name, p in model.named_parameters() if not name.startswith("unused")}
-    assert used <= grad._without_rule
+    assert used <= grad._per_example.without_rule
     model.eval()
     x = torch.randn(4, 6)
     grad.backward(x, labels(4))

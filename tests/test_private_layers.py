@@ -27,7 +27,7 @@ def gradients(model, x, c, *, rules=True, **options):
         model, max_grad_norm=c, noise_multiplier=0, expected_batch_size=3, loss=options.pop("loss", squares), **options
     )
     if not rules:
-        grad._without_rule = {id(p) for p in model.parameters()}
+        grad._per_example.without_rule = {id(p) for p in model.parameters()}
     grad.backward(x, torch.linspace(-1, 1, len(x), dtype=torch.float64))
     return [p.grad.clone() for p in model.parameters()], grad
 
@@ -52,7 +52,7 @@ def check(model, x, *, allowed_without_rule=(), vmap=True, loss=squares):
     for c in (1e-2, 3.0, 1e12):
         expected = loop(model, x, c, loss)
         found, grad = gradients(model, x, c, loss=loss)
-        assert grad._without_rule == {id(p) for p in allowed_without_rule}
+        assert grad._per_example.without_rule == {id(p) for p in allowed_without_rule}
         ways = [found, gradients(model, x, c, rules=False, loss=loss)[0]] if vmap else [found]
         for way in ways:
             for a, b in zip(way, expected, strict=True):
@@ -117,16 +117,16 @@ def test_convolution_by_each_way(way, channels_last, monkeypatch):
     if channels_last:
         x, layer = x.to(memory_format=torch.channels_last), layer.to(memory_format=torch.channels_last)
     kept = []
-    plain = convolution.Convolution.sqnorm
+    plain = convolution.Convolution.norm
 
-    def sqnorm(self):
+    def norm(self):
         found = plain(self)
         if way == "remade":
             self.made = None
         kept.append(self.made is not None)
         return found
 
-    monkeypatch.setattr(convolution.Convolution, "sqnorm", sqnorm)
+    monkeypatch.setattr(convolution.Convolution, "norm", norm)
     check(layer, x, vmap=False)
     assert set(kept) == {way == "kept"}
 

@@ -60,17 +60,15 @@ def clip_factors(clipping: str | Callable, norms: torch.Tensor, max_grad_norm: f
     >>> clip_factors(lambda norms: norms * 0 + 3, torch.tensor([0.1, 1.0, float("nan")]), 1.0)
     tensor([3., 1., 0.])
     """
-    if isinstance(clipping, str):
-        factors = CLIPPINGS[clipping](norms, max_grad_norm)
-    else:
-        factors = torch.as_tensor(clipping(norms), dtype=norms.dtype, device=norms.device)
-        if factors.shape != norms.shape:
-            raise ValueError(f"clipping: the callable must return one factor an example, shape {tuple(norms.shape)}, "
-                             f"got {tuple(factors.shape)}")  # fmt: skip
-        # A careless callable must not break the sensitivity that the noise is made for.
-        factors = torch.where(torch.isfinite(factors), factors, 0).clamp(min=0)
-        factors = torch.minimum(factors, max_grad_norm / norms)
-    return torch.where(torch.isfinite(norms), factors, 0)
+    if isinstance(clipping, str):  # C / inf is 0; what is left is nan / C and inf / inf
+        return CLIPPINGS[clipping](norms, max_grad_norm).nan_to_num_(nan=0.0)
+    factors = torch.as_tensor(clipping(norms), dtype=norms.dtype, device=norms.device)
+    if factors.shape != norms.shape:
+        raise ValueError(f"clipping: the callable must return one factor an example, shape {tuple(norms.shape)}, "
+                         f"got {tuple(factors.shape)}")  # fmt: skip
+    # A careless callable must not break the sensitivity that the noise is made for.
+    factors = torch.where(torch.isfinite(factors), factors, 0).clamp(min=0)
+    return torch.where(torch.isfinite(norms), torch.minimum(factors, max_grad_norm / norms), 0)
 
 
 def check_clipping(clipping: str | Callable, max_grad_norm: float) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.privacy.terms import Dense, chunks, gram, scale_rows, sqnorm, zero_rows
+from adadp.privacy.terms import Dense, chunks, gram_norms, row_norms, scale_rows, zero_rows
 
 
 class Convolution:
@@ -26,15 +26,16 @@ class Convolution:
         self.channels_last = n == 2 and x.is_contiguous(memory_format=torch.channels_last)
         self.made: Tensor | None = None
 
-    def sqnorm(self) -> Tensor:
-        """Squared norms, shape (B,), from Gram matrices or from the gradients themselves, whichever is cheaper."""
+    def norm(self) -> Tensor:
+        """2-norms, shape (B,), from Gram matrices or from the gradients themselves, whichever is cheaper."""
         t, k, o = self.g[0, 0].numel(), self.shape[1:].numel(), self.shape[0] // self.groups
         if t * (k + o) < k * o:
-            return torch.cat([gram(a, g).view(-1, self.groups).sum(1) for a, g in self._pairs(2 * t * t)])
+            norms = torch.cat([gram_norms(a, g) for a, g in self._pairs(2 * t * t)])
+            return norms if self.groups == 1 else row_norms(norms.view(-1, self.groups))
         if self.shape.numel() * len(self.x) <= 4 * (self.x.numel() + self.g.numel()):  # no burden beside these
             self.made = self._made()
-            return sqnorm(self.made)
-        return torch.cat([sqnorm(_products(a, g).view(-1, self.shape.numel())) for a, g in self._pairs(k * o)])
+            return row_norms(self.made)
+        return torch.cat([row_norms(_products(a, g).view(-1, self.shape.numel())) for a, g in self._pairs(k * o)])
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, *shape)."""

@@ -1,7 +1,7 @@
 """The private gradient of DP-SGD: per-example clipping, a sum, Gaussian noise, a declared divisor.
 
-This file composes: recording.py watches the forward pass, layers.py turns what it saw into norms and sums, fallback.py
-handles what has no rule, clipping.py gives the factors.
+This file composes: per_example.py makes one pass and returns what it learned about every example's gradient,
+clipping.py turns norms into factors, and the weighted sums are added to buffers that already hold the noise.
 """
 
 import math
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from adadp.privacy import fallback
 from adadp.privacy.clipping import check_clipping, clip_factors
-from adadp.privacy.recording import Recorder
-from adadp.privacy.terms import Dense, merge
+from adadp.privacy.per_example import PerExample
+from adadp.privacy.terms import joint_norms
 
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
@@ -113,8 +113,7 @@ class PrivateGradient:
         self.model, self.loss, self.clipping, self.generator = model, loss, clipping, generator
         self.max_grad_norm, self.noise_multiplier = max_grad_norm, noise_multiplier
         self.expected_batch_size, self.max_physical_batch_size = expected_batch_size, max_physical_batch_size
-        self._without_rule: set[int] = set()  # parameters that some operation without a rule uses, by id
-        self._layouts: dict[tuple, tuple[set, bool]] = {}
+        self._per_example = PerExample(model, loss)
 
     def backward(self, x, y: Tensor, *, mask: Tensor | None = None) -> Tensor:
         """Set ``grad`` of every trainable parameter to the private gradient.
@@ -136,108 +135,45 @@ class PrivateGradient:
         fallback.check_model(self.model)
         params = [p for p in self.model.parameters() if p.requires_grad]
         size = fallback.batch_size(x, y, mask)
-        sums = self._start(params)
-        total, count = 0.0, size if mask is None else mask.sum()
         step = self.max_physical_batch_size or max(size, 1)
+        sums, total = None, 0.0
         for i in range(0, size, step):
             part = slice(i, i + step)
-            total = total + self._add_clipped(
-                params, sums, fallback.part(x, part), y[part], None if mask is None else mask[part]
-            )
-        for p, total_p in zip(params, sums, strict=True):
-            p.grad = total_p
-        return _mean(total, count, params)
+            part_mask = None if mask is None else mask[part]
+            losses, terms = self._per_example.terms(params, fallback.part(x, part), y[part])
+            with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+                sums = sums or self._start(params)
+                self._add_clipped(params, sums, losses, terms, part_mask)
+                total = total + (losses if mask is None else torch.where(part_mask, losses, 0)).sum()
+        for p, summed in zip(params, sums or self._start(params), strict=True):
+            p.grad = summed
+        return _mean(total, size if mask is None else mask.sum(), params)
 
+    @torch.no_grad()
     def _start(self, params: list[Tensor]) -> list[Tensor]:
         """Buffers that start with the noise and collect the sums: ``p.grad`` itself where there is one."""
         std = self.noise_multiplier * self.max_grad_norm / self.expected_batch_size if self.noise_multiplier else 0.0
         buffers = []
         for p in params:
             reusable = p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() == p.stride()
-            buffer = p.grad.detach() if reusable else torch.empty_like(p)
+            buffer = p.grad if reusable else torch.empty_like(p)
             buffers.append(_fill_noise(buffer, std, self.generator) if std else buffer.zero_())
         return buffers
 
-    def _add_clipped(self, params, sums, x, y, mask) -> Tensor:
-        """Add the clipped gradients of one physical batch, over E, to ``sums``; return the sum of its losses."""
-        losses, terms = self._terms(params, x, y)
-        with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
-            keep = mask
-            if terms:
-                squares = [term.sqnorm().to(losses.dtype) for term in terms.values()]
-                norms = torch.stack(squares).sum(0).sqrt_() if len(squares) > 1 else squares[0].sqrt_()
-                factors = clip_factors(self.clipping, norms, self.max_grad_norm) / self.expected_batch_size
-                finite = torch.isfinite(norms)
-                if losses.device.type != "cpu" or not bool(finite.all()):  # a look costs nothing on a CPU
-                    keep = finite if keep is None else keep & finite
-                if keep is not None:
-                    factors = torch.where(keep, factors, 0)
-                for p, out in zip(params, sums, strict=True):
-                    if id(p) in terms:
-                        terms[id(p)].add_sum(out, factors.to(out.dtype), keep)
-            losses = losses.detach()
-            return (losses if mask is None else torch.where(mask, losses, 0)).sum()
-
-    def _terms(self, params, x, y) -> tuple[Tensor, dict]:
-        """Losses of one physical batch and, by parameter id, the terms of the per-example gradients."""
-        while True:
-            ruled = [p for p in params if id(p) not in self._without_rule]
-            losses, pairs, strange = self._forward_backward(ruled, x, y)
-            if not strange:
-                break
-            self._without_rule |= strange  # now known; the pass is made again without them
-        by_param: dict[int, list] = {}
-        for p, term in pairs:
-            by_param.setdefault(id(p), []).append(term)
-        terms = {key: merge(found) for key, found in by_param.items()}
-        rest = {id(p) for p in params} & self._without_rule
-        if rest:
-            named = {name: p for name, p in self.model.named_parameters() if id(p) in rest}
-            grads = fallback.per_example_gradients(self.model, self.loss, named, x, y)
-            terms |= {id(p): Dense(grads[name]) for name, p in named.items()}
-        return losses, terms
-
-    def _forward_backward(self, ruled, x, y) -> tuple[Tensor, list, set[int]]:
-        """One pass: losses, (parameter, term) pairs, and the ids of parameters that need the fallback."""
-        size = len(y)
-        token = torch.zeros((), requires_grad=True)
-        with torch.set_grad_enabled(bool(ruled)):
-            with Recorder(ruled, token) as recorder:
-                output = fallback.call(self.model, x)
-            losses = fallback.per_example_losses(self.loss, output, y, size)
-        calls = recorder.calls
-        if not losses.requires_grad:
-            return losses, [], set()
-        grads = torch.autograd.grad(losses.sum(), [c.edge for c in calls] + ruled, allow_unused=True)
-        strange = {id(p) for p, g in zip(ruled, grads[len(calls) :], strict=True) if g is not None}
-        known, random = self._layout_of_one(ruled, x)
-        for c, g in zip(calls, grads, strict=False):
-            if c.layout not in known or len(c.input) != size or (g is not None and (len(g) != size or g.dim() < 2)):
-                strange |= set(map(id, c.params.values()))
-        if random and (strange or self._without_rule):  # both ways must see the same dropout masks: one way for all
-            strange = {id(p) for p in ruled}
-        if strange:
-            return losses, [], strange
-        pairs = [pair for c, g in zip(calls, grads, strict=False) if g is not None for pair in c.terms(g)]
-        return losses, pairs, strange
-
-    def _layout_of_one(self, ruled, x) -> tuple[set, bool]:
-        """The calls that one example makes with a first dimension of 1, and whether the model draws random numbers.
-
-        A layer may see the examples in another dimension (time first) or folded into one (B*T rows). A ghost norm would
-        then mix them up, silently if the sizes happen to agree; such layers go to the fallback. One forward pass of one
-        example, once for every shape of input.
-        """
-        key = (self.model.training, len(ruled), *((t.shape[1:], t.dtype) for t in fallback.leaves(x)))
-        if key not in self._layouts:
-            devices = list({p.device for p in ruled if p.is_cuda})
-            with torch.random.fork_rng(devices), torch.no_grad(), Recorder(ruled, torch.zeros(())) as recorder:
-                before = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
-                fallback.call(self.model, fallback.part(x, slice(0, 1)))
-                after = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
-            random = not all(map(torch.equal, before, after))
-            self._layouts[key] = ({c.layout for c in recorder.calls if len(c.input) == 1}, random)
-        return self._layouts[key]
+    def _add_clipped(self, params, sums, losses, terms, keep) -> None:
+        """Add the clipped gradients of one physical batch, over E, to ``sums``."""
+        if not terms:
+            return
+        norms = joint_norms(list(terms.values()), losses.dtype)
+        factors = clip_factors(self.clipping, norms, self.max_grad_norm).div_(self.expected_batch_size)
+        if losses.device.type != "cpu" or not math.isfinite(float(norms.sum())):  # a look costs nothing on a CPU only
+            finite = torch.isfinite(norms)
+            keep = finite if keep is None else keep & finite
+        if keep is not None:
+            factors = torch.where(keep, factors, 0)
+        for p, out in zip(params, sums, strict=True):
+            if id(p) in terms:
+                terms[id(p)].add_sum(out, factors.to(out.dtype), keep)
 
 
 def _fill_noise(buffer: Tensor, std: float, generator: torch.Generator | None) -> Tensor:
@@ -245,9 +181,14 @@ def _fill_noise(buffer: Tensor, std: float, generator: torch.Generator | None) -
     if generator is not None and generator.device.type != buffer.device.type:
         raise ValueError(f"generator lives on {generator.device} and the parameters on {buffer.device}: "
                          f"make it with torch.Generator({buffer.device.type!r})")  # fmt: skip
-    flat = buffer.as_strided((buffer.numel(),), (1,)) if _is_dense(buffer) else torch.empty_like(buffer)
-    flat.normal_(0.0, std, generator=generator)
-    return buffer if flat.data_ptr() == buffer.data_ptr() else buffer.copy_(flat)
+    if buffer.is_contiguous():
+        return buffer.normal_(0.0, std, generator=generator)
+    if _is_dense(buffer):
+        buffer.as_strided((buffer.numel(),), (1,)).normal_(0.0, std, generator=generator)
+        return buffer
+    return buffer.copy_(
+        torch.empty(buffer.shape, dtype=buffer.dtype, device=buffer.device).normal_(0.0, std, generator=generator)
+    )
 
 
 def _is_dense(t: Tensor) -> bool:

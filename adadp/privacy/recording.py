@@ -49,10 +49,9 @@ class Call:
 class Recorder(TorchFunctionMode):
     """Records the calls that use the ``wanted`` parameters while it is entered."""
 
-    def __init__(self, wanted: list[Tensor], token: Tensor):
+    def __init__(self, wanted: list[Tensor]):
         super().__init__()
         self.wanted = {id(p) for p in wanted}
-        self.token = token
         self.calls: list[Call] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -73,12 +72,15 @@ class Recorder(TorchFunctionMode):
         if not params:
             return out
         if torch.is_grad_enabled() and (not out.requires_grad or out._base is not None):
-            out = _Root.apply(out, self.token)
+            out = _Root.apply(out, _TOKEN)
         edge = torch.autograd.graph.get_gradient_edge(out) if out.requires_grad else None
         call = Call(func, args, kwargs, params, edge, 0)
         call.version = call.input._version
         self.calls.append(call)
         return out
+
+
+_TOKEN = torch.zeros((), requires_grad=True)  # makes a root need a gradient; receives none
 
 
 class _Root(torch.autograd.Function):

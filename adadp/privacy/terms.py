@@ -1,7 +1,7 @@
 """Per-example gradients without making them: norms and weighted sums from inputs and output gradients.
 
 A term is what one or more uses of one parameter contribute to every example's gradient. It answers how long each
-contribution is (``sqnorm``) and what their weighted sum is (``add_sum``). For a weight neither needs the
+contribution is (``norm``) and what their weighted sum is (``add_sum``). For a weight neither needs the
 (B, *parameter) tensor of all per-example gradients, which is what makes private steps slow; where that tensor is the
 smaller one, it is made after all (ghost norms: Goodfellow, arXiv 1510.01799; Li et al., arXiv 2110.05679; the choice:
 Bu et al., arXiv 2210.00038).
@@ -23,9 +23,9 @@ class Dense:
     def __init__(self, grads: Tensor):
         self.grads = grads
 
-    def sqnorm(self) -> Tensor:
-        """Squared norm of each example's gradient, shape (B,)."""
-        return sqnorm(self.grads)
+    def norm(self) -> Tensor:
+        """2-norm of each example's gradient, shape (B,)."""
+        return row_norms(self.grads)
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, *parameter)."""
@@ -44,18 +44,18 @@ class Outer:
         self.a, self.g = a, g
         self.made: Tensor | None = None
 
-    def sqnorm(self) -> Tensor:
-        """Squared norms, shape (B,), from Gram matrices or from the gradients themselves, whichever is cheaper."""
+    def norm(self) -> Tensor:
+        """2-norms, shape (B,), from Gram matrices or from the gradients themselves, whichever is cheaper."""
         if self.a.dim() == 2:
-            return sqnorm(self.a).mul_(sqnorm(self.g))
+            return row_norms(self.a).mul_(row_norms(self.g))
         (b, t, i), o = self.a.shape, self.g.shape[2]
         if t * (i + o) < i * o:
-            return torch.cat([gram(self.a[c], self.g[c]) for c in chunks(b, 2 * t * t, self.a.device)])
+            return torch.cat([gram_norms(self.a[c], self.g[c]) for c in chunks(b, 2 * t * t, self.a.device)])
         if i * o <= t * (i + o):  # no larger than what is kept anyway
             self.made = self.per_example()
-            return sqnorm(self.made)
+            return row_norms(self.made)
         parts = chunks(b, i * o, self.a.device)
-        return torch.cat([sqnorm(torch.bmm(self.g[c].mT, self.a[c])) for c in parts])
+        return torch.cat([row_norms(torch.bmm(self.g[c].mT, self.a[c])) for c in parts])
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, O, I)."""
@@ -78,18 +78,18 @@ class Lookup:
     def __init__(self, ids: Tensor, g: Tensor, rows: int):
         self.ids, self.g, self.rows = ids, g, rows
 
-    def sqnorm(self) -> Tensor:
-        """Squared norms, shape (B,): pairs of positions that look up the same row, or the V rows if they are fewer."""
+    def norm(self) -> Tensor:
+        """2-norms, shape (B,): pairs of positions that look up the same row, or the V rows if they are fewer."""
         b, t, d = self.g.shape
         if t == 1:
-            return sqnorm(self.g)
+            return row_norms(self.g)
         if self.rows <= t:
-            return torch.cat([sqnorm(self._scatter(c)) for c in chunks(b, self.rows * d, self.g.device)])
+            return torch.cat([row_norms(self._scatter(c)) for c in chunks(b, self.rows * d, self.g.device)])
         parts = []
         for c in chunks(b, 2 * t * t, self.g.device):
             same = self.ids[c].unsqueeze(2) == self.ids[c].unsqueeze(1)
             parts.append((torch.bmm(self.g[c], self.g[c].mT) * same).sum((1, 2)))
-        return torch.cat(parts).clamp_(min=0)
+        return _root(torch.cat(parts))
 
     def _scatter(self, c: slice) -> Tensor:
         """Per-example gradients of the examples ``c``."""
@@ -121,10 +121,10 @@ class Tied:
     def __init__(self, lookup: Lookup, outer: Outer):
         self.lookup, self.outer = lookup, outer
 
-    def sqnorm(self) -> Tensor:
-        """|e + l|^2 = |e|^2 + |l|^2 + 2 e.l, shape (B,)."""
-        squares = self.lookup.sqnorm() + self.outer.sqnorm()
-        return (squares + 2 * self.lookup.dot(self.outer)).clamp_(min=0)
+    def norm(self) -> Tensor:
+        """|e + l|, shape (B,), from |e|^2 + |l|^2 + 2 e.l."""
+        squares = self.lookup.norm().square_() + self.outer.norm().square_()
+        return _root(squares + 2 * self.lookup.dot(self.outer))
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, V, D)."""
@@ -134,6 +134,12 @@ class Tied:
         """Add both weighted sums to ``out``."""
         self.lookup.add_sum(out, factors, keep)
         self.outer.add_sum(out, factors, keep)
+
+
+def joint_norms(terms: list, dtype: torch.dtype) -> Tensor:
+    """2-norm of each example's whole gradient, all parameters together, shape (B,)."""
+    norms = [term.norm().to(dtype) for term in terms]
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
 
 
 def merge(terms: list):
@@ -159,9 +165,14 @@ def chunks(n: int, elements: int, device: torch.device) -> Iterator[slice]:
     return (slice(i, i + step) for i in range(0, n, step))
 
 
-def sqnorm(rows: Tensor) -> Tensor:
-    """Squared 2-norm over everything but the first dimension, shape (B,)."""
-    return torch.linalg.vector_norm(rows.flatten(1), dim=1).square_()
+def row_norms(rows: Tensor) -> Tensor:
+    """2-norm over everything but the first dimension, shape (B,)."""
+    return torch.linalg.vector_norm(rows if rows.dim() == 2 else rows.flatten(1), dim=1)
+
+
+def gram_norms(a: Tensor, g: Tensor) -> Tensor:
+    """|sum_t g_t a_t^T|, shape (B,): its square is the sum over t, s of (a_t . a_s)(g_t . g_s)."""
+    return _root(torch.bmm(a, a.mT).mul_(torch.bmm(g, g.mT)).sum((1, 2)))
 
 
 def zero_rows(rows: Tensor, keep: Tensor | None) -> Tensor:
@@ -174,9 +185,9 @@ def scale_rows(rows: Tensor, factors: Tensor, keep: Tensor | None) -> Tensor:
     return zero_rows(rows, keep) * factors.view(-1, *[1] * (rows.dim() - 1))
 
 
-def gram(a: Tensor, g: Tensor) -> Tensor:
-    """|sum_t g_t a_t^T|^2 = sum over t, s of (a_t . a_s)(g_t . g_s), shape (B,)."""
-    return torch.bmm(a, a.mT).mul_(torch.bmm(g, g.mT)).sum((1, 2)).clamp_(min=0)
+def _root(squares: Tensor) -> Tensor:
+    """Square root of what rounding may have made slightly negative."""
+    return squares.clamp_(min=0).sqrt_()
 
 
 def _as_3d(rows: Tensor) -> Tensor:
