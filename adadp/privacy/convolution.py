@@ -23,19 +23,23 @@ class Convolution:
         if before != after:  # padding="same" with an even window
             x, before = F.pad(x, [p for pair in zip(before[::-1], after[::-1], strict=True) for p in pair]), [0] * n
         self.x, self.g, self.shape, self.padding, self.groups = x, g, shape, before, groups
+        self.positions, self.outputs, self.window = g[0, 0].numel(), shape[0] // groups, shape[1:].numel()
         self.channels_last = n == 2 and x.is_contiguous(memory_format=torch.channels_last)
+        # Matrix libraries like the longer side last; with groups the transposed order could not be undone by a view.
+        self.transposed = groups == 1 and self.window < self.outputs
         self.made: Tensor | None = None
 
     def norm(self) -> Tensor:
         """2-norms, shape (B,), from Gram matrices or from the gradients themselves, whichever is cheaper."""
-        t, k, o = self.g[0, 0].numel(), self.shape[1:].numel(), self.shape[0] // self.groups
+        t, k, o = self.positions, self.window, self.outputs
         if t * (k + o) < k * o:
-            norms = torch.cat([gram_norms(a, g) for a, g in self._pairs(2 * t * t)])
+            norms = torch.cat([gram_norms(a, g) for _, a, g in self._pairs(2 * t * t)])
             return norms if self.groups == 1 else row_norms(norms.view(-1, self.groups))
         if self.shape.numel() * len(self.x) <= 4 * (self.x.numel() + self.g.numel()):  # no burden beside these
             self.made = self._made()
             return row_norms(self.made)
-        return torch.cat([row_norms(_products(a, g).view(-1, self.shape.numel())) for a, g in self._pairs(k * o)])
+        each = (torch.bmm(g.mT, a).view(-1, self.shape.numel()) for _, a, g in self._pairs(k * o))
+        return torch.cat([row_norms(made) for made in each])
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, *shape)."""
@@ -44,8 +48,7 @@ class Convolution:
     def add_sum(self, out: Tensor, factors: Tensor, keep: Tensor | None) -> None:
         """Add sum_i factors_i grads_i to ``out``: from the gradients if they exist, else as a plain weight gradient."""
         if self.made is not None:
-            rows = zero_rows(self.made, keep).flatten(1)
-            out.add_(self._in_shape((factors @ rows).view(1, *self.made.shape[1:]))[0])
+            out.add_(self._in_shape((factors @ zero_rows(self.made, keep)).unsqueeze(0))[0])
             return
         x, g = zero_rows(self.x, keep), scale_rows(self.g, factors, keep)
         n = len(self.shape) - 2
@@ -54,41 +57,50 @@ class Convolution:
         out.add_(torch.ops.aten.convolution_backward(g, x, weight, None, *geometry, [False, True, False])[1])
 
     def _made(self) -> Tensor:
-        """Per-example gradients (B * groups, O / groups, K), in the order of the patches."""
-        made = [_products(a, g) for a, g in self._pairs()]
-        return torch.cat(made).view(len(self.x), self.shape[0], -1)
+        """Per-example gradients as rows (B, numel), in an order that :meth:`_in_shape` undoes."""
+        made = self.x.new_empty(len(self.x), self.shape.numel())
+        for c, a, g in self._pairs():
+            if self.transposed:
+                torch.bmm(a.mT, g, out=made[c].view(-1, self.window, self.outputs))
+            else:
+                torch.bmm(g.mT, a, out=made[c].view(-1, self.outputs, self.window))
+        return made
 
-    def _in_shape(self, made: Tensor) -> Tensor:
-        """(B, O, K) as (B, O, I / groups, *window)."""
+    def _in_shape(self, rows: Tensor) -> Tensor:
+        """Rows (b, numel) as (b, O, I / groups, *window)."""
+        if self.transposed:
+            rows = rows.view(-1, self.window, self.outputs).mT
         if self.channels_last:
-            return made.view(-1, self.shape[0], *self.shape[2:], self.shape[1]).movedim(-1, 2)
-        return made.view(-1, *self.shape)
+            return rows.view(-1, self.shape[0], *self.shape[2:], self.shape[1]).movedim(-1, 2)
+        return rows.view(-1, *self.shape)
 
-    def _pairs(self, scratch: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Patches (b * groups, T, K) and output gradients (b * groups, T, O / groups), a few examples at a time."""
-        each = self.g[0, 0].numel() * self.shape[1:].numel() * self.groups + scratch * self.groups
-        for c in chunks(len(self.x), each, self.x.device):
-            yield self._patches(self.x[c]), self._positions(self.g[c])
+    def _pairs(self, scratch: int = 0) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """A few examples at a time: their patches (b * groups, T, K) and output gradients (b * groups, T, O / groups).
 
-    def _positions(self, g: Tensor) -> Tensor:
-        """Output gradients (b * groups, T, O / groups)."""
-        if self.groups == 1:
-            return g.flatten(2).mT
-        return g.reshape(len(g) * self.groups, self.shape[0] // self.groups, -1).mT
+        The patches lie in one buffer that is used again and again: fresh memory would cost more than filling it.
+        """
+        windows, b, t = self._windows(), len(self.x), self.positions
+        parts = chunks(b, (t * self.window + scratch) * self.groups, self.x.device)
+        buffer = self.x.new_empty(min(b, parts[0].stop) if parts else 0, *windows.shape[1:])
+        for c in parts:
+            a = buffer[: min(b, c.stop) - c.start].copy_(windows[c])
+            g = self.g[c].reshape(len(a) * self.groups, self.outputs, t).mT
+            shape = (len(a) * self.groups, t, self.window)
+            yield c, a.view(shape) if self.channels_last else a.view(shape[0], self.window, t).mT, g
 
-    def _patches(self, x: Tensor) -> Tensor:
-        """What each output position sees, (b * groups, T, K): K counts channels last if memory does."""
-        n = len(self.shape) - 2
+    def _windows(self) -> Tensor:
+        """What each output position sees, as a view of the padded input.
+
+        (B, G, *positions, *window, I/G) where channels lie last in memory, else (B, G, I/G, *window, *positions).
+        """
+        n, x = len(self.shape) - 2, self.x
         if any(self.padding):
             x = F.pad(x, [p for p in self.padding[::-1] for _ in range(2)])
         for i in range(n):
             span = self.dilation[i] * (self.shape[2 + i] - 1) + 1
             x = x.unfold(2 + i, span, self.stride[i])[..., :: self.dilation[i]]
-        x = x.unflatten(1, (self.groups, -1))  # (b, G, I/G, *positions, *window)
-        positions = x.shape[3 : 3 + n].numel()
-        if self.channels_last:
-            return x.movedim(2, -1).reshape(len(x) * self.groups, positions, -1)
-        return x.movedim(tuple(range(3, 3 + n)), tuple(range(-n, 0))).reshape(len(x) * self.groups, -1, positions).mT
+        x = x.unflatten(1, (self.groups, -1))
+        return x.movedim(2, -1) if self.channels_last else x.movedim(tuple(range(3, 3 + n)), tuple(range(-n, 0)))
 
 
 def convolution(g, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1) -> dict:
@@ -98,11 +110,6 @@ def convolution(g, input, weight, bias=None, stride=1, padding=0, dilation=1, gr
         "weight": lambda: Convolution(x, g_weight, weight.shape, stride, padding, dilation, groups),
         "bias": lambda: Dense(g.flatten(2).sum(2).to(bias.dtype)),
     }
-
-
-def _products(a: Tensor, g: Tensor) -> Tensor:
-    """Gradients (b, O, K) from (b, T, K) and (b, T, O); matrix libraries like the longer side last."""
-    return torch.bmm(g.mT, a) if a.shape[2] >= g.shape[2] else torch.bmm(a.mT, g).mT
 
 
 def _tuple(value, n: int) -> tuple[int, ...]:

@@ -9,12 +9,10 @@ Bu et al., arXiv 2210.00038).
 Shapes: B examples, T positions an example (time, pixels), I inputs, O outputs, V rows of an embedding, D its width.
 """
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
-CHUNK = {"cpu": 1 << 20, "cuda": 1 << 26}  # elements of scratch: a core's cache, a small part of a card
+CHUNK = {"cpu": 1 << 18, "cuda": 1 << 26}  # elements of scratch: a core's cache, a small part of a card
 
 
 class Dense:
@@ -159,10 +157,10 @@ def merge(terms: list):
     return found[0] if len(found) == 1 else Tied(*found)
 
 
-def chunks(n: int, elements: int, device: torch.device) -> Iterator[slice]:
+def chunks(n: int, elements: int, device: torch.device) -> list[slice]:
     """Slices of n examples, each with at most CHUNK elements of scratch at ``elements`` an example."""
     step = max(1, CHUNK.get(device.type, CHUNK["cuda"]) // max(1, elements))
-    return (slice(i, i + step) for i in range(0, n, step))
+    return [slice(i, i + step) for i in range(0, n, step)]
 
 
 def row_norms(rows: Tensor) -> Tensor:
