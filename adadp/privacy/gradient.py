@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from adadp.privacy import fallback
 from adadp.privacy.clipping import check_clipping, clip_factors
 from adadp.privacy.per_example import PerExample
-from adadp.privacy.terms import joint_norms
+from adadp.privacy.terms import exact, joint_norms
 
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
@@ -135,19 +135,29 @@ class PrivateGradient:
         fallback.check_model(self.model)
         params = [p for p in self.model.parameters() if p.requires_grad]
         size = fallback.batch_size(x, y, mask)
-        step = self.max_physical_batch_size or max(size, 1)
         sums, total = None, 0.0
-        for i in range(0, size, step):
-            part = slice(i, i + step)
-            part_mask = None if mask is None else mask[part]
-            losses, terms = self._per_example.terms(params, fallback.part(x, part), y[part])
-            with torch.no_grad(), torch.autocast(losses.device.type, enabled=False):
+        for x_part, y_part, keep in self._physical(x, y, mask, size):
+            losses, terms = self._per_example.terms(params, x_part, y_part)
+            with exact(losses.device):
+                factors, counted = self._factors(losses, terms, keep)  # while the pass is still in the cache
                 sums = sums or self._start(params)
-                self._add_clipped(params, sums, losses, terms, part_mask)
-                total = total + (losses if mask is None else torch.where(part_mask, losses, 0)).sum()
+                for p, out in zip(params, sums, strict=True):
+                    if id(p) in terms:
+                        terms[id(p)].add_sum(out, factors.to(out.dtype), counted)
+                total = total + (losses if keep is None else torch.where(keep, losses, 0)).sum()
         for p, summed in zip(params, sums or self._start(params), strict=True):
             p.grad = summed
         return _mean(total, size if mask is None else mask.sum(), params)
+
+    def _physical(self, x, y, mask, size: int):
+        """The batch in parts that fit into memory."""
+        step = self.max_physical_batch_size or size
+        if 0 < size <= step:
+            yield x, y, mask
+            return
+        for i in range(0, size, step or 1):
+            part = slice(i, i + step)
+            yield fallback.part(x, part), y[part], None if mask is None else mask[part]
 
     @torch.no_grad()
     def _start(self, params: list[Tensor]) -> list[Tensor]:
@@ -155,25 +165,25 @@ class PrivateGradient:
         std = self.noise_multiplier * self.max_grad_norm / self.expected_batch_size if self.noise_multiplier else 0.0
         buffers = []
         for p in params:
-            reusable = p.grad is not None and p.grad.layout == torch.strided and p.grad.stride() == p.stride()
-            buffer = p.grad if reusable else torch.empty_like(p)
+            buffer = p.grad if _reusable(p.grad, p) else torch.empty_like(p)
             buffers.append(_fill_noise(buffer, std, self.generator) if std else buffer.zero_())
         return buffers
 
-    def _add_clipped(self, params, sums, losses, terms, keep) -> None:
-        """Add the clipped gradients of one physical batch, over E, to ``sums``."""
+    def _factors(self, losses, terms, keep) -> tuple[Tensor | None, Tensor | None]:
+        """Factors f_i / E of one physical batch, and which examples count at all (None: every one)."""
         if not terms:
-            return
+            return None, keep
         norms = joint_norms(list(terms.values()), losses.dtype)
         factors = clip_factors(self.clipping, norms, self.max_grad_norm).div_(self.expected_batch_size)
         if losses.device.type != "cpu" or not math.isfinite(float(norms.sum())):  # a look costs nothing on a CPU only
             finite = torch.isfinite(norms)
             keep = finite if keep is None else keep & finite
-        if keep is not None:
-            factors = torch.where(keep, factors, 0)
-        for p, out in zip(params, sums, strict=True):
-            if id(p) in terms:
-                terms[id(p)].add_sum(out, factors.to(out.dtype), keep)
+        return factors if keep is None else torch.where(keep, factors, 0), keep
+
+
+def _reusable(grad: Tensor | None, p: Tensor) -> bool:
+    """Whether a gradient's memory can hold the next one."""
+    return grad is not None and grad.layout == torch.strided and grad.stride() == p.stride() and not grad.requires_grad
 
 
 def _fill_noise(buffer: Tensor, std: float, generator: torch.Generator | None) -> Tensor:

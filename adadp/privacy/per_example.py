@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from adadp.privacy import fallback
 from adadp.privacy.recording import Recorder
-from adadp.privacy.terms import Dense, merge
+from adadp.privacy.terms import Dense, exact, merge
 
 
 class PerExample:
@@ -90,7 +90,7 @@ class PerExample:
 def _terms_by_parameter(used: list) -> dict[int, object]:
     """Each parameter's term; several uses of one are merged."""
     found: dict[int, list] = {}
-    with torch.no_grad(), torch.autocast(used[0][1].device.type, enabled=False) if used else torch.no_grad():
+    with exact(used[0][1].device if used else None):
         for call, g in used:
             for param, term in call.terms(g):
                 found.setdefault(id(param), []).append(term)

@@ -9,6 +9,8 @@ Bu et al., arXiv 2210.00038).
 Shapes: B examples, T positions an example (time, pixels), I inputs, O outputs, V rows of an embedding, D its width.
 """
 
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -132,6 +134,17 @@ class Tied:
         """Add both weighted sums to ``out``."""
         self.lookup.add_sum(out, factors, keep)
         self.outer.add_sum(out, factors, keep)
+
+
+@contextmanager
+def exact(device: torch.device | None):
+    """No graph and no autocast: norms and sums are taken in the parameters' own precision."""
+    with torch.no_grad():
+        if device is not None and torch.is_autocast_enabled(device.type):
+            with torch.autocast(device.type, enabled=False):
+                yield
+        else:
+            yield
 
 
 def joint_norms(terms: list, dtype: torch.dtype) -> Tensor:
