@@ -128,4 +128,5 @@ def _window(clip: tuple[int, int, int, int] | None) -> str:
     if clip is None:
         return ""
     x, y, w, h = clip
-    return f'<svg x="{x}" y="{y}" width="{w}" height="{h}" viewBox="{x} {y} {w} {h}" overflow="hidden">'
+    size = f"width:{w}px;height:{h}px;max-width:none"  # inline: a theme's rule for every svg must not stretch it
+    return f'<svg x="{x}" y="{y}" viewBox="{x} {y} {w} {h}" overflow="hidden" style="{size}">'
