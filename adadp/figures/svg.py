@@ -128,5 +128,6 @@ def _window(clip: tuple[int, int, int, int] | None) -> str:
     if clip is None:
         return ""
     x, y, w, h = clip
-    size = f"width:{w}px;height:{h}px;max-width:none"  # inline: a theme's rule for every svg must not stretch it
-    return f'<svg x="{x}" y="{y}" viewBox="{x} {y} {w} {h}" overflow="hidden" style="{size}">'
+    # Chromium goes by the attributes; where the style counts, a theme's rule for every svg must not stretch it.
+    size = f'width="{w}" height="{h}" style="width:{w}px;height:{h}px;max-width:none"'
+    return f'<svg x="{x}" y="{y}" {size} viewBox="{x} {y} {w} {h}" overflow="hidden">'

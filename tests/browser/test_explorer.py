@@ -82,6 +82,7 @@ def folder(explorers, tmp_path_factory):
         '<!doctype html><html lang="en" data-theme="{}"><head><meta charset="utf-8"><title>Explorers</title>'
         '<meta name="viewport" content="width=device-width,initial-scale=1"><link rel="icon" href="data:,">'
         "<style>body{{font:16px/1.5 sans-serif;max-width:700px;margin:auto;padding:0 16px}}"
+        "svg{{max-width:100%;height:auto}}"  # as themes do
         "@media screen{{html[data-theme=dark] body{{background:#14181e;color:#ced6dd}}}}</style></head>"
         "<body><main><h1>Explorers</h1>"
     )
@@ -215,6 +216,18 @@ def test_no_sideways_scroll_on_a_phone(visit, address, theme):
         "all => all.filter(e => e.textContent).map(e => e.getBoundingClientRect().height)"
     )
     assert min(sizes) >= 8
+
+
+@pytest.mark.parametrize("width", (1280, 390))
+def test_curves_stand_inside_their_axes(visit, address, width):
+    page = visit(f"{address}/light.html", viewport={"width": width, "height": 844})
+    errors = page.locator(".ad-panels > svg > svg").evaluate_all(
+        """all => all.map(e => {
+          const a = e.getScreenCTM(), b = e.parentElement.getScreenCTM();  // both map the same units to the screen
+          return Math.max(...["a", "d", "e", "f"].map(k => Math.abs(a[k] - b[k])));
+        })"""
+    )
+    assert len(errors) >= 4 and max(errors) < 0.01
 
 
 def test_desktop_shows_panels_side_by_side(visit, address):
