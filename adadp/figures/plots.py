@@ -88,7 +88,7 @@ def _name(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
         label_ends(ax, ends)
     else:
         figure = ax.get_figure()
-        columns = 2 if sum(len(end[2]) for end in ends) < 70 else 1
+        columns = 2 if max(len(end[2]) for end in ends) <= 24 else 1
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=columns)
 
 

@@ -34,7 +34,7 @@ def accuracy(runs: Mapping[str, Sequence[Rows]], *, delta: float, statement: str
         statement: the privacy statement, one line.
         data: the provenance of the data.
     """
-    fig = plots.accuracy_against_epsilon(runs, delta=delta)
+    fig = plots.accuracy_against_epsilon(runs, delta=delta, ax=style.figure(height=3.6).axes[0])
     plots.caption(fig, f"At the end {statement}.")
     plots.provenance(fig, data)
     return fig
@@ -55,14 +55,14 @@ def learning_rates(runs: Mapping[str, Rows], predicted: Mapping[str, float], *, 
         predicted: label -> learning rate.
         data: the provenance of the data.
     """
-    fig = plots.learning_rate(runs)
+    fig = plots.learning_rate(runs, ax=style.figure(height=3.4).axes[0])
     (ax,) = fig.axes
     for label, value in predicted.items():
         ax.axhline(value, **LIMIT)
         ax.annotate(label, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
     words = ", ".join(f"{label}: {style.number(value)}" for label, value in predicted.items())
     plots.describe(fig, f"{plots.describe(fig)} Closed form: {words}.")
-    plots.caption(fig, "Learning rates of the three variants. Thin lines: the closed form.")
+    plots.caption(fig, "The learning rates that ADADP chose. Thin lines: the closed form.")
     plots.provenance(fig, data)
     return fig
 
