@@ -177,20 +177,27 @@ class ADADP(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if param_groups.on_device(self.param_groups):
+            self._take()
+        else:
+            self._take_eagerly()
+        return loss
+
+    def _take(self) -> None:
+        """Take the gradients that are there, as the phase demands."""
         self._settle()
         work = param_groups.gradients(self.param_groups, self.state)
         if self.param_groups[0]["frozen"]:
             for group, params, grads in work:
                 multi_tensor.descend(params, grads, param_groups.signed_lr(group))
         elif any("initial_lr" in group for group in self.param_groups):
-            raise RuntimeError(
-                "an lr scheduler is attached, but ADADP sets lr itself: freeze() it first, then attach one"
-            )
+            raise RuntimeError("an lr scheduler is attached, but ADADP itself sets lr: freeze() it, then attach one")
         elif self.phase == 0:
             self._first_half(work)
         else:
             self._second_half(work)
-        return loss
+
+    _take_eagerly = torch.compiler.disable(_take)  # a new lr, when it is a number, would mean a new compilation
 
     def _first_half(self, work) -> None:
         """Keep theta_l, and go to theta_{l+1/2}; ``work`` is what `param_groups.gradients` returns."""
@@ -258,11 +265,8 @@ class ADADP(Optimizer):
         """Continue where another optimizer was, bit for bit; lr becomes a number or a tensor, whichever it was here."""
         device = param_groups.on_device(self.param_groups)
         super().load_state_dict(state_dict)
-        for state in self.state.values():
-            if "theta_l" in state:
-                state["theta_l"] = state[
-                    "theta_l"
-                ].clone()  # torch may hand over the very tensor of the other optimizer
+        for state in self.state.values():  # torch may hand over the very tensors of the other optimizer
+            state.update({name: value.clone() for name, value in state.items() if isinstance(value, Tensor)})
         if device:
             param_groups.to_device(self.param_groups, tuple(_COUNTS))
         else:
@@ -279,10 +283,14 @@ class ADADP(Optimizer):
 
     def _kept(self, params: list[Tensor]) -> list[Tensor]:
         """The buffers of theta_l; new ones hold the parameters."""
+        kept = []
         for p in params:
-            if "theta_l" not in self.state[p]:
-                self.state[p]["theta_l"] = p.detach().clone()
-        return [self.state[p]["theta_l"] for p in params]
+            state = self.state[p]
+            buffer = state.get("theta_l", p)
+            if buffer is p or buffer.dtype != p.dtype or buffer.device != p.device:  # new, or the model was converted
+                buffer = state["theta_l"] = torch.empty_like(p).copy_(buffer)
+            kept.append(buffer)
+        return kept
 
 
 def _copy(value):
