@@ -22,10 +22,13 @@ def number(name: str, value, *, above=-math.inf, at_least=-math.inf, at_most=mat
     """
     bounds = {"above": above, "at least": at_least, "at most": at_most}
     wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
-    real = isinstance(value, Real) and not isinstance(value, bool)
-    if not (real and math.isfinite(value) and value > above and at_least <= value <= at_most):
+    try:
+        number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
+    except OverflowError:  # an integer beyond every float
+        number = math.inf
+    if not (math.isfinite(number) and number > above and at_least <= number <= at_most):
         raise ValueError(f"{name} must be a finite number {wanted}, got {value!r}")
-    return float(value)
+    return number
 
 
 @dataclass(frozen=True)
