@@ -90,13 +90,13 @@ def _second_half_pieces(triples, half, advance, relative) -> float:
     longest = min(size, max((p.numel() for p, _, _ in triples), default=0))
     s = t = None
     for p, g, a in triples:
-        if a.stride() != p.stride():  # p has gaps or overlaps
+        if a.stride() != p.stride() or _wide(p.dtype) != p.dtype:  # p has gaps or overlaps, or half precision
             total += _second_half_lists([p], [g], [a], half, advance, relative)
             continue
         if g.stride() != p.stride():
             g = torch.empty_like(p).copy_(g)
         if s is None:
-            s, t = (torch.empty(longest, dtype=_wide(p.dtype), device=p.device) for _ in range(2))
+            s, t = torch.empty(longest, dtype=p.dtype), torch.empty(longest, dtype=p.dtype)
         n = p.numel()
         flat = (p, g, a) if p.ndim == 1 else [x.as_strided((n,), (1,)) for x in (p, g, a)]
         for piece in (flat,) if n <= size else zip(*(x.split(size) for x in flat), strict=True):
@@ -108,7 +108,7 @@ def _second_half_pieces(triples, half, advance, relative) -> float:
 
 def _second_half_piece(p, g, a, half, advance, relative, s, t) -> float:
     """`second_half` for one flat piece; ``s`` and ``t`` are scratch."""
-    s = torch.sub(p, a, out=s) if s.dtype == p.dtype else s.copy_(p).sub_(a)  # -eta/2 G1
+    torch.sub(p, a, out=s)  # -eta/2 G1
     theta_1 = p.add_(s) if advance == "euler" else torch.add(p, s, out=t)  # theta_l - eta G1
     if advance == "half_steps":
         p.add_(g, alpha=-half)
@@ -120,7 +120,7 @@ def _second_half_piece(p, g, a, half, advance, relative, s, t) -> float:
         if not largest <= 1:  # else every divisor is 1
             s.div_(torch.abs(theta_1, out=t).clamp_min_(1))
     if not (relative and advance == "euler"):
-        largest = p.sum(dtype=s.dtype).item()
+        largest = p.sum().item()
     return torch.dot(s, s).item() + 0 * largest  # 0 * inf = nan
 
 
