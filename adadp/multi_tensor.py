@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 ADVANCE = ("euler", "half_steps", "extrapolated")
-SMALL = (
-    1 << 12
-)  # up to this many elements, a call costs more than its arithmetic: whole lists of such tensors go together
+SMALL = 1 << 12  # up to this many elements new scratch memory is cheaper than slicing old
 PIECE = 1 << 16  # elements worked on at a time, a thread: two float32 scratch pieces fill 512 KiB of cache
 
 
@@ -35,13 +33,15 @@ def _scaled(grads: list[Tensor], scale: float | Tensor) -> list[Tensor]:
     return list(torch._foreach_mul([g.to(dtype) for g in grads], scale))
 
 
-def restore(params: list[Tensor], kept: list[Tensor], accept: bool | Tensor) -> None:
-    """Put theta_l back, bit for bit, unless the step is accepted."""
-    if isinstance(accept, Tensor):
-        for p, a in zip(params, kept, strict=True):
-            torch.where(accept.to(p.device), p, a, out=p)
-    elif not accept:
-        torch._foreach_copy_(params, kept)
+def first_half(params: list[Tensor], grads: list[Tensor], kept: list[Tensor], half: float | Tensor) -> None:
+    """Keep theta_l in ``kept``, and move params to theta_{l+1/2}."""
+    if isinstance(half, Tensor) or sum(p.numel() for p in params) <= PIECE:
+        torch._foreach_copy_(kept, params)
+        descend(params, grads, half)
+    else:
+        for p, g, a in zip(params, grads, kept, strict=True):  # one at a time, while it is in the cache
+            a.copy_(p)
+            p.add_(g, alpha=-half)
 
 
 def second_half(
@@ -59,56 +59,49 @@ def second_half(
         The sum of the squared errors, not finite if the new iterate is not: a float, or on the device path a 0-dim
         tensor.
     """
-    together, apart = [], []
-    for triple in zip(params, grads, kept, strict=True):
-        whole = foreach if foreach is not None else isinstance(half, Tensor) or triple[0].numel() <= SMALL
-        (together if whole else apart).append(triple)
-    total = 0.0
-    if together:
-        total += _second_half_lists(*map(list, zip(*together, strict=True)), half, advance, relative)
-    if not isinstance(half, Tensor):
-        return total + _second_half_pieces(apart, half, advance, relative)
-    for p, g, a in apart:
-        total += _second_half_lists([p], [g], [a], half, advance, relative)
-    return total
+    device = isinstance(half, Tensor)
+    if foreach or (foreach is None and device):
+        return _second_half_lists(params, grads, kept, half, advance, relative)
+    if not device and _wide(params[0].dtype) == params[0].dtype:
+        return _second_half_loop(params, grads, kept, half, advance, relative)
+    triples = zip(params, grads, kept, strict=True)
+    return sum(_second_half_lists(*([x] for x in triple), half, advance, relative) for triple in triples)
 
 
-def first_half(params: list[Tensor], grads: list[Tensor], kept: list[Tensor], half: float | Tensor) -> None:
-    """Keep theta_l in ``kept``, and move params to theta_{l+1/2}."""
-    if isinstance(half, Tensor):
-        torch._foreach_copy_(kept, params)
-        torch._foreach_sub_(params, _scaled(grads, half))
-        return
+def restore(params: list[Tensor], kept: list[Tensor], accept: bool | Tensor) -> None:
+    """Put theta_l back, bit for bit, unless the step is accepted."""
+    if isinstance(accept, Tensor):
+        for p, a in zip(params, kept, strict=True):
+            torch.where(accept.to(p.device), p, a, out=p)
+    elif not accept:
+        torch._foreach_copy_(params, kept)
+
+
+def _second_half_loop(params, grads, kept, half, advance, relative) -> float:
+    """`second_half` on the host path: one tensor after the other, a big one piece by piece in memory order."""
+    size = PIECE * torch.get_num_threads()
+    longest, scratch, total = min(size, max(p.numel() for p in params)), None, 0.0
     for p, g, a in zip(params, grads, kept, strict=True):
-        a.copy_(p)
-        p.add_(g, alpha=-half)
-
-
-def _second_half_pieces(triples, half, advance, relative) -> float:
-    """`second_half` on the host path, one tensor after the other, piece by piece in memory order."""
-    total, size = 0.0, PIECE * torch.get_num_threads()
-    longest = min(size, max((p.numel() for p, _, _ in triples), default=0))
-    s = t = None
-    for p, g, a in triples:
-        if a.stride() != p.stride() or _wide(p.dtype) != p.dtype:  # p has gaps or overlaps, or half precision
-            total += _second_half_lists([p], [g], [a], half, advance, relative)
+        n = p.numel()
+        if n <= SMALL or a.stride() != p.stride():  # the latter: p has gaps or overlaps in memory
+            total += _second_half_piece(p, g, a, half, advance, relative, None, None)
             continue
         if g.stride() != p.stride():
             g = torch.empty_like(p).copy_(g)
-        if s is None:
-            s, t = torch.empty(longest, dtype=p.dtype), torch.empty(longest, dtype=p.dtype)
-        n = p.numel()
+        if scratch is None:
+            scratch = torch.empty(longest, dtype=p.dtype), torch.empty(longest, dtype=p.dtype)
         flat = (p, g, a) if p.ndim == 1 else [x.as_strided((n,), (1,)) for x in (p, g, a)]
         for piece in (flat,) if n <= size else zip(*(x.split(size) for x in flat), strict=True):
             m = piece[0].numel()
-            scratch = (s, t) if m == longest else (s[:m], t[:m])
-            total += _second_half_piece(*piece, half, advance, relative, *scratch)
+            total += _second_half_piece(
+                *piece, half, advance, relative, *(scratch if m == longest else (x[:m] for x in scratch))
+            )
     return total
 
 
 def _second_half_piece(p, g, a, half, advance, relative, s, t) -> float:
-    """`second_half` for one flat piece; ``s`` and ``t`` are scratch."""
-    torch.sub(p, a, out=s)  # -eta/2 G1
+    """`second_half` for one tensor or a piece of it; ``s`` and ``t`` are scratch, or None for new memory."""
+    s = torch.sub(p, a, out=s)  # -eta/2 G1
     theta_1 = p.add_(s) if advance == "euler" else torch.add(p, s, out=t)  # theta_l - eta G1
     if advance == "half_steps":
         p.add_(g, alpha=-half)
@@ -121,7 +114,8 @@ def _second_half_piece(p, g, a, half, advance, relative, s, t) -> float:
             s.div_(torch.abs(theta_1, out=t).clamp_min_(1))
     if not (relative and advance == "euler"):
         largest = p.sum().item()
-    return torch.dot(s, s).item() + 0 * largest  # 0 * inf = nan
+    norm = torch.linalg.vector_norm(s).item()
+    return norm * norm + 0 * largest  # 0 * inf = nan
 
 
 def _second_half_lists(params, grads, kept, half, advance, relative):

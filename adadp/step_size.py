@@ -20,15 +20,15 @@ def number(name: str, value, *, above=-math.inf, at_least=-math.inf, at_most=mat
     Raises:
         ValueError: naming the argument; ``nan``, infinities, booleans and things that are no number included.
     """
-    bounds = {"above": above, "at least": at_least, "at most": at_most}
-    wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
     try:
         number = math.nan if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     except OverflowError:  # an integer beyond every float
         number = math.inf
-    if not (math.isfinite(number) and number > above and at_least <= number <= at_most):
-        raise ValueError(f"{name} must be a finite number {wanted}, got {value!r}")
-    return number
+    if math.isfinite(number) and number > above and at_least <= number <= at_most:
+        return number
+    bounds = {"above": above, "at least": at_least, "at most": at_most}
+    wanted = " and ".join(f"{word} {bound:g}" for word, bound in bounds.items() if math.isfinite(bound))
+    raise ValueError(f"{name} must be a finite number {wanted}, got {value!r}")
 
 
 @dataclass(frozen=True)

@@ -228,6 +228,16 @@ def test_a_result_beyond_all_numbers_is_discarded(path, relative):
     assert theta.eq(0).all()
 
 
+@every_path
+@pytest.mark.parametrize("size", [3, 5000])
+def test_huge_gradients_are_discarded_without_a_crash(path, size):
+    theta = nn.Parameter(torch.ones(size, dtype=torch.float64))
+    opt = ADADP([theta], lr_of(path), relative_error=False, foreach=path["foreach"])
+    feed(opt, [torch.full((size,), 1e200, dtype=torch.float64)], [torch.full((size,), -1e200, dtype=torch.float64)])
+    assert (opt.discarded, opt.accepted) == (1, 0)
+    assert theta.eq(1).all()
+
+
 def resumed(opt, params, how):
     """Another optimizer that is to go on where this one is, with parameters of its own."""
     if how == "deepcopy":
