@@ -104,6 +104,7 @@ def test_moments_rdp_pld_and_a_lower_bound_keep_their_order():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_order_holds_in_a_thousand_settings():
     for settings in _random_settings(1000, seed=1):
         _check_order(settings, [])

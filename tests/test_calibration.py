@@ -51,6 +51,7 @@ def test_calibration_never_overshoots():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_calibration_never_overshoots_in_two_hundred_settings():
     for target, settings in _random_targets(200, seed=1):
         _check_target(target, settings)
