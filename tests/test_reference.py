@@ -1,7 +1,5 @@
 """The paper's algorithms in their plainest form: against numbers worked out by hand, and against the theory."""
 
-import doctest
-
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
@@ -100,7 +98,3 @@ def test_what_is_not_finite_is_discarded(bad):
 
 def test_zero_error_grows_eta():
     assert reference.next_eta(0.5, 0.0, 1.0, 0.9, 1.1) == 1.1 * 0.5
-
-
-def test_examples():
-    assert doctest.testmod(reference).failed == 0

@@ -1,6 +1,5 @@
 """The law of the learning rate: bounds, exactness for floats and tensors, and where it settles."""
 
-import doctest
 import inspect
 import math
 
@@ -9,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadp import predicted_lr, step_size
+from adadp import predicted_lr
 from adadp.step_size import Controller
 
 ERRORS = st.floats(min_value=0) | st.just(math.nan)
@@ -115,7 +114,3 @@ def test_every_argument_is_documented():
             line.split(":")[0].strip() for line in text.splitlines() if line.startswith(4 * " ") and ":" in line
         ]
         assert [name for name in documented if " " not in name] == list(inspect.signature(thing).parameters)
-
-
-def test_examples():
-    assert doctest.testmod(step_size).failed == 0
