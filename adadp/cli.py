@@ -74,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"adadp {__version__}")
     _debug(parser)
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=_Parser)
-    for add in (_add_book, _add_run, _add_results, _add_epsilon, _add_calibrate):
+    for add in (_add_book, _add_run, _add_results, _add_epsilon, _add_calibrate, _add_audit):
         p = add(commands)
         _debug(p)
         p.set_defaults(options=[o for action in p._actions for o in action.option_strings])
@@ -193,6 +193,20 @@ def _add_calibrate(commands) -> argparse.ArgumentParser:
     _add_plan(p)
     _choice(p, "--accountant", ACCOUNTANTS, "pld", "whose epsilon")
     _choice(p, "--neighbors", NEIGHBORS, "add_remove", "which data sets count as neighbours (replace_one: pld only)")
+    return p
+
+
+def _add_audit(commands) -> argparse.ArgumentParser:
+    p = _add(commands, "audit", actions.audit, "measure how private the gradient is; fail if less than declared",
+             "adadp audit                                 1000 observations a side, under a minute",
+             "adadp audit --profile paper --seed 1        5000 observations: closer bounds",
+             "adadp audit --noise-multiplier 2 --no-one-run")  # fmt: skip
+    _choice(p, "--profile", ("quick", "paper"), "quick", "quick: under a minute; paper: five times the observations")
+    p.add_argument("--noise-multiplier", type=float, default=1.0, metavar="SIGMA", help="declared noise (default: 1)")
+    p.add_argument("--delta", type=float, default=1e-5, help="at which epsilon is taken (default: 1e-5)")
+    p.add_argument("--confidence", type=float, default=0.95, help="with which bounds hold (default: 0.95)")
+    p.add_argument("--seed", type=int, default=0, help="(default: 0)")
+    p.add_argument("--no-one-run", action="store_true", help="leave out the audit with a thousand canaries in one run")
     return p
 
 

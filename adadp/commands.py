@@ -55,6 +55,21 @@ def results(a: argparse.Namespace) -> None:
             raise RuntimeError("some runs came out differently (ok: False)")
 
 
+def audit(a: argparse.Namespace) -> None:
+    """Every audit's result, then whether all passed."""
+    from adadp.auditing import run_audit
+
+    found = run_audit(
+        quick=a.profile == "quick", one_run=not a.no_one_run, noise_multiplier=a.noise_multiplier, delta=a.delta,
+        confidence=a.confidence, seed=a.seed, strict=False,
+    )  # fmt: skip
+    for result in found:
+        print(result)
+    failed = sum(not result.passed for result in found)
+    if failed:
+        raise RuntimeError(f"{failed} of {len(found)} audits failed: the gradient is less private than it declares")
+
+
 def _steps(a: argparse.Namespace) -> int:
     """Gradients of a plan."""
     if a.steps is not None:

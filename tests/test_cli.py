@@ -14,7 +14,7 @@ import pytest
 import adadp
 from adadp import cli, commands
 
-COMMANDS = ("book", "run", "results", "epsilon", "calibrate")
+COMMANDS = ("book", "run", "results", "epsilon", "calibrate", "audit")
 PAPER = ["--noise-multiplier", "2", "--sample-rate", "200/60000", "--epochs", "100"]
 
 
@@ -96,6 +96,7 @@ def test_the_program_starts_quickly_without_torch():
         (["epsilon", *PAPER, "--delta", "1"], ["delta"]),
         (["epsilon", *PAPER, "--steps", "3"], ["not allowed with"]),
         (["epsilon", *PAPER, "--neighbors", "replace_one", "--accountant", "rdp"], ["replace_one", "pld"]),
+        (["audit", "--confidence", "2"], ["confidence"]),
         (["calibrate", "--target-epsilon", "-1", "--sample-rate", "0.1", "--steps", "1"], ["target_epsilon"]),
     ],
 )
@@ -264,6 +265,32 @@ def test_calibrate_reaches_its_target(capsys):
     assert code == 0 and float(sigma) == pytest.approx(2.0, rel=0.02)
     _, out, _ = call(capsys, "epsilon", "--noise-multiplier", sigma, *plan, "--accountant", "pld")
     assert 1.16 < float(out) <= 1.171
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_audit_shows_every_result_and_fails_loudly(capsys, monkeypatch, passed):
+    seen = {}
+
+    class Result(str):
+        passed = True
+
+    def run_audit(**options):
+        seen.update(options)
+        results = [Result("PASS one"), Result("second")]
+        results[1].passed = passed
+        return results
+
+    monkeypatch.setitem(sys.modules, "adadp.auditing", types.SimpleNamespace(run_audit=run_audit))
+    code, out, err = call(capsys, "audit", "--profile", "paper", "--noise-multiplier", 2, "--no-one-run")
+    assert out.splitlines() == ["PASS one", "second"]
+    assert (code, err == "") == ((0, True) if passed else (2, False)) and ("1 of 2 audits failed" in err) != passed
+    assert seen | {"quick": False, "one_run": False, "noise_multiplier": 2.0, "strict": False} == seen
+
+
+@pytest.mark.slow
+def test_audit_of_the_real_gradient(capsys):
+    code, out, _ = call(capsys, "audit", "--no-one-run")
+    assert code == 0 and out.count("PASS") == len(out.splitlines()) >= 5
 
 
 def test_choose():
