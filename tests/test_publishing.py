@@ -409,14 +409,39 @@ def test_full_disk_says_what_to_do(root, old, monkeypatch):
     assert old.read_text() == "the previous book"
 
 
-def test_swap_replaces_and_mends_a_swap_cut_short(tmp_path):
+def test_swap_replaces_the_whole_book(tmp_path):
     new, output = tmp_path / "new", tmp_path / "html"
-    for folder, text in ((new, "new"), (tmp_path / "html.old", "old")):
+    for folder in (new, output):
         folder.mkdir()
-        (folder / "index.html").write_text(text)
+        (folder / f"{folder.name}.html").write_text(folder.name)
     pages.swap(new, output)
-    assert (output / "index.html").read_text() == "new"
     assert [p.name for p in tmp_path.iterdir()] == ["html"]
+    assert [p.name for p in output.iterdir()] == ["new.html"]
+
+
+def test_old_book_comes_back_after_a_swap_cut_short(root, old):
+    old.parent.rename(old.parent.with_name("html.old"))
+    write(root, "1 / 0")
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        lines(root=root)
+    assert old.read_text() == "the previous book"
+
+
+def test_pages_that_sphinx_only_warned_about_are_not_taken(tmp_path, monkeypatch):
+    """Sphinx warns, and ends well, where it could not copy a style sheet: such a book would be broken."""
+
+    class Done:
+        returncode = 0
+
+    def run(command, stdout, **options):
+        stdout.write("WARNING: Failed to copy a file in the theme's 'static' directory: x.css: OSError(28, 'full')\n")
+        (tmp_path / "new/_build/html").mkdir(parents=True)
+        (tmp_path / "new/_build/html/index.html").write_text("new")
+        return Done
+
+    monkeypatch.setattr(pages.subprocess, "run", run)
+    with pytest.raises(RuntimeError, match=r"could not be written: .*full"):
+        pages._run(tmp_path / "src", tmp_path / "new", tmp_path / "log", strict=False)
 
 
 def test_second_build_waits_for_the_first(tmp_path):

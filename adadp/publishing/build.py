@@ -11,7 +11,7 @@ from adadp.publishing import notebook as nbk
 from adadp.publishing import provenance, toc
 from adadp.publishing.execute import Page, execute
 from adadp.publishing.mirror import lay_out, lock, set_address
-from adadp.publishing.pages import build_pages, listing
+from adadp.publishing.pages import build_pages, listing, restore
 
 PROFILES = ("quick", "paper")
 DEVICES = ("auto", "cpu", "cuda")
@@ -64,6 +64,7 @@ def build_book(
     build = root / "_build"
     output = Path(output).resolve() if output else build / "html"
     with _disk_full_said(build), lock(build, report):
+        restore(output)
         executed = execute(
             [p for p in pages if p.suffix == ".ipynb"], root=root, cache=build / "nbcache",
             parameters={"profile": profile, "seed": seed, "device": device},

@@ -113,11 +113,21 @@ def listing(what: str, warnings: list[str]) -> str:
 def swap(html: Path, output: Path) -> None:
     """Put ``html`` in the place of ``output`` by renames: a reader sees the old book or the new, never a mixture."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    old = output.with_name(output.name + ".old")
-    if old.exists() and not output.exists():  # an earlier swap was cut short
-        old.rename(output)
+    old = _aside(output)
     shutil.rmtree(old, ignore_errors=True)
     if output.exists():
         output.rename(old)
     html.rename(output)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def restore(output: Path) -> None:
+    """Bring the old book back where `swap` was cut short between its two renames."""
+    old = _aside(output)
+    if old.exists() and not output.exists():
+        old.rename(output)
+
+
+def _aside(output: Path) -> Path:
+    """Where the old book waits while the new one moves in."""
+    return output.with_name(output.name + ".old")
