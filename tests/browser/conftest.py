@@ -63,10 +63,12 @@ def visit(chromium):
     """Open an address in a context of its own; ``page.complaints`` lists console errors and foreign requests."""
     contexts = []
 
-    def go(url, *, theme="light", **options):
+    def go(url, *, theme="light", script="", **options):
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         context.add_init_script(f"try {{ localStorage.mode = localStorage.theme = '{theme}' }} catch (e) {{}}")
+        if script:
+            context.add_init_script(script)
         page = context.new_page()
         page.complaints = []
         home = url.split("/")[2]
