@@ -178,3 +178,14 @@ def test_provenance_stands_below_the_axes_and_is_replaced_not_stacked():
     (line,) = [t for t in fig.texts if t.get_gid() == "provenance"]
     assert line.get_text() == plots.provenance(fig) == "MNIST (official files)"
     assert line.get_window_extent().y1 <= fig.axes[0].get_tightbbox().y0 + 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "labels"), [(1e-4, 1, {"10⁻⁴", "0.01", "1"}), (0.006, 0.05, {"0.01", "0.02", "0.05"})]
+)
+def test_logarithmic_axes_always_name_several_values(low, high, labels):
+    fig = style.figure()
+    style.log_axis(fig.axes[0], "x")
+    fig.axes[0].set_xlim(low, high)
+    fig.draw_without_rendering()
+    assert labels <= {t.get_text() for t in fig.axes[0].get_xticklabels()}

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -344,6 +345,56 @@ def test_outdated_events_are_dropped():
     asyncio.run(drag())
     assert calls == [199, 7]
     assert "a = 7" in status.value
+
+
+KERNEL = """
+import time
+from adadp.figures import style
+from adadp.figures.widgets import View, explorer
+fig, calls = style.figure(), []
+(line,) = fig.axes[0].plot([0, 1], [0, 1])
+def draw(a):
+    time.sleep(0.2)
+    calls.append(a)
+    line.set_ydata([0, a])
+    return View(fig, {}, f"a is {a}")
+it = explorer(draw, {"a": [0, 100]}, start={"a": 0})
+it.widget
+"""
+
+
+def test_a_real_kernel_draws_the_latest_value_and_skips_what_came_between():
+    client_tools = pytest.importorskip("jupyter_client.manager", reason="needs jupyter_client (extra: book)")
+    said, models = [], {}
+
+    def hear(message):
+        content = message["content"]
+        if message["msg_type"] == "comm_open":
+            models[content["data"]["state"]["_model_name"]] = content["comm_id"]
+        elif message["msg_type"] == "stream" and content["name"] == "stdout":
+            said.append(content["text"])
+
+    manager, client = client_tools.start_new_kernel(kernel_name="python3")
+    try:
+        reply = client.execute_interactive(KERNEL, timeout=90, output_hook=hear)
+        assert reply["content"]["status"] == "ok", reply["content"]
+        for value in range(1, 41):
+            state = {"method": "update", "state": {"value": value}, "buffer_paths": []}
+            content = {"comm_id": models["IntSliderModel"], "data": state}
+            client.shell_channel.send(client.session.msg("comm_msg", content))
+            time.sleep(0.01)
+        for _ in range(20):  # the machine may be busy
+            time.sleep(0.5)
+            client.execute_interactive("print(calls, it.widget.children[1].value)", timeout=60, output_hook=hear)
+            if "computed by the kernel: a = 40" in said[-1]:
+                break
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    calls, status = said[-1].split("]")
+    calls = json.loads(calls + "]")
+    assert calls[0] == 0 and calls[-1] == 40 and calls == sorted(set(calls)) and len(calls) < 12
+    assert "a = 40" in status
 
 
 def test_the_widget_is_busy_while_it_computes_and_tells_of_errors():

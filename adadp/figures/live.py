@@ -14,14 +14,15 @@ from adadp.figures import show
 from adadp.figures.recorder import record
 from adadp.figures.svg import markup
 
-WAIT = 0.04  # seconds of quiet before drawing
+WAIT = 0.04  # seconds in which slider events that came while the kernel computed are read
 
 
 class Latest:
     """Calls a slow function for the latest request only.
 
-    While the kernel computes, slider events pile up; each replaces the one before, and the function runs once when
-    they have all been read. Without a running event loop it runs at once.
+    While the kernel computes, slider events pile up. The first one read afterwards starts a short wait, in which the
+    others are read too; then the function runs once, on what the sliders say by then. Without a running event loop it
+    runs at once.
     """
 
     def __init__(self, function: Callable[[], None]):
@@ -33,9 +34,13 @@ class Latest:
         except RuntimeError:
             self._function()
             return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = loop.call_later(WAIT, self._function)
+        if self._timer is None:
+            self._timer = loop.call_later(WAIT, self._run)
+
+    def _run(self) -> None:
+        """The wait is over."""
+        self._timer = None
+        self._function()
 
 
 def slider(axis, between: bool) -> w.Widget:
@@ -58,7 +63,7 @@ def slider(axis, between: bool) -> w.Widget:
 
 
 def live_view(explorer) -> w.VBox:
-    """Sliders, a line that says what is going on, and the picture, drawn anew when a slider rests."""
+    """Sliders, a line that says what is going on, and the picture, drawn anew when a slider moves."""
     sliders = {axis.name: slider(axis, explorer.between) for axis in explorer.axes}
     picture, status = w.HTML(), w.HTML()
 

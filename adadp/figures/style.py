@@ -22,7 +22,7 @@ THEME = {
     "purple": ("#a0148c", "#f08ae6"),
     "muted": ("#59636e", "#a3adb8"),
     "grid": ("#dfe3e8", "#343b45"),
-    "paper": ("#ffffff", "#14181e"),
+    "paper": ("#ffffff", "#121212"),
 }
 COLORS = {name: light for name, (light, _) in THEME.items()}
 CYCLE = [COLORS[name] for name in ("blue", "orange", "green", "purple", "ink")]
@@ -146,11 +146,19 @@ def number(value: float, digits: int = 3) -> str:
     return (power if mantissa == "1" else f"{mantissa} × {power}").replace("-", "−")
 
 
+class _LogTicks(LogLocator):
+    """Powers of ten, and 2 and 5 between them where an axis spans little more than one."""
+
+    def tick_values(self, vmin: float, vmax: float):
+        self.set_params(subs=(1,) if vmin <= 0 or vmax / vmin > 40 else (1, 2, 5))
+        return super().tick_values(vmin, vmax)
+
+
 def log_axis(ax: Axes, which: str = "x") -> None:
     """Give an axis ("x", "y" or "xy") a logarithmic scale with labels that are plain text, not formulas."""
     for name in which:
         getattr(ax, f"set_{name}scale")("log")
         axis = getattr(ax, f"{name}axis")
-        axis.set_major_locator(LogLocator(numticks=7))
+        axis.set_major_locator(_LogTicks(numticks=7))
         axis.set_major_formatter(FuncFormatter(lambda v, _: number(v)))
         axis.set_minor_formatter(NullFormatter())

@@ -83,7 +83,7 @@ def folder(explorers, tmp_path_factory):
         '<meta name="viewport" content="width=device-width,initial-scale=1"><link rel="icon" href="data:,">'
         "<style>body{{font:16px/1.5 sans-serif;max-width:700px;margin:auto;padding:0 16px}}"
         "svg{{max-width:100%;height:auto}}"  # as themes do
-        "@media screen{{html[data-theme=dark] body{{background:#14181e;color:#ced6dd}}}}</style></head>"
+        "@media screen{{html[data-theme=dark] body{{background:#121212;color:#ced6dd}}}}</style></head>"
         "<body><main><h1>Explorers</h1>"
     )
     path = tmp_path_factory.mktemp("site")
