@@ -132,6 +132,16 @@ def test_recommended_is_chosen_on_held_out_data_only():
     assert len(curves) == 12 and {c.config.holdout for c in curves} == {0}
 
 
+@pytest.mark.parametrize("wanted", [0.05, 1.0, 1.7])
+def test_the_best_tol_of_the_selection_is_interior(wanted):
+    stored: dict = {}
+    for _ in range(12):
+        cells, chosen = selection(Grid(stored))
+        stored |= scored([c.config for c in cells], lambda c: -abs(c.tol - wanted))
+    tols = {c.config.tol for c in cells}
+    assert min(tols) < chosen["tol"] < max(tols) and abs(chosen["tol"] - wanted) < 0.3 * wanted
+
+
 def test_each_paper_cell_follows_the_protocol():
     for name in grids.EXPERIMENTS:
         for cell in grids.cells(name, {}, assume=True):

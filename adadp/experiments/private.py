@@ -8,6 +8,7 @@ say so. The *recommended* variant is ranked on 5000 training examples that were 
 """
 
 from collections.abc import Callable
+from math import log10
 
 from adadp.experiments.configs import ADADP_FIELDS, ADAM_FIELDS, PrivateRun, TimingRun
 from adadp.experiments.plan import Cell, Grid, half_decade
@@ -98,15 +99,19 @@ def constant_lr(data: str, tol: float, sigma: float) -> float:
 
 
 def selection(grid: Grid) -> tuple[list[Cell], dict | None]:
-    """Candidates for *recommended* on held-out training data, tol first and then what else could differ.
+    """Candidates for *recommended* on held-out training data: tol (until the best is interior), then what else differs.
 
     The score of a candidate is its mean held-out accuracy at sigma 2 and 8, MNIST, 100 epochs, one seed. CIFAR-10 plays
     no part in it: what MNIST chose is used there unchanged.
     """
-    tols = [CANDIDATE | dict(tol=t) for t in (0.1, 0.1778, ROOT_TENTH, 0.5623)]
-    cells, best = _contest(grid, tols)
-    if best is None:
-        return cells, None
+    tols = [0.1, 0.1778, ROOT_TENTH, 0.5623]
+    while True:
+        cells, best = _contest(grid, [CANDIDATE | dict(tol=t) for t in tols])
+        if best is None:
+            return cells, None
+        if tols[0] < best["tol"] < tols[-1] or not 0.01 < best["tol"] < 10:
+            break
+        tols = sorted([*tols, float(f"{best['tol'] * 10 ** (0.25 if best['tol'] == tols[-1] else -0.25):.4g}")])
     others = [dict(advance="extrapolated"), dict(discard=True), dict(decay_from=50, decay_rate=0.1)]
     more, best = _contest(grid, [best, *(best | change for change in others)])
     return cells + more, best
@@ -116,7 +121,7 @@ def _contest(grid: Grid, candidates: list[dict]) -> tuple[list[Cell], dict | Non
     """Cells of the candidates at sigma 2 and 8, and the winner when all are stored."""
     configs = [[private("mnist", holdout=5000, noise_multiplier=s, **k) for s in (2, 8)] for k in candidates]
     cells = [Cell("held-out selection", c) for pair in configs for c in pair]
-    scores = [[grid.final(c) for c in pair] for pair in configs]
+    scores = [[grid.final(c, -abs(log10(c.tol) + 0.5)) for c in pair] for pair in configs]
     if any(None in pair for pair in scores):
         return cells, None
     return cells, max(zip(map(sum, scores), range(len(scores)), candidates, strict=True), key=lambda t: (t[0], -t[1]))[
