@@ -1,0 +1,42 @@
+"""The paper map names what there is: experiments, claims, files, chapters."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from adadp.experiments import grids
+from adadp.experiments.claims import CLAIMS
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "book" / "paper_map.md").read_text(encoding="utf-8")
+CODE = set(re.findall(r"`([^`\n]+)`", TEXT))
+
+
+def test_every_experiment_and_no_other_is_listed():
+    section = TEXT.split("## Experiments")[1].split("## Claims")[0]
+    assert set(re.findall(r"^\| `([\w-]+)`", section, re.M)) == set(grids.EXPERIMENTS)
+
+
+def test_every_claim_is_listed():
+    section = TEXT.split("## Claims")[1]
+    listed = {name for row in re.findall(r"^\| (`[^|]+)\|", section, re.M) for name in re.findall(r"`([\w-]+)`", row)}
+    assert listed == {claim.id for claim in CLAIMS}
+
+
+@pytest.mark.parametrize("path", sorted(name for name in CODE if name.startswith("adadp/")))
+def test_every_file_exists(path):
+    assert (ROOT / path).exists()
+
+
+@pytest.mark.parametrize("path, name", re.findall(r"`(adadp/[\w/]+\.py)`: `(\w+)`", TEXT))
+def test_every_function_is_in_its_file(path, name):
+    assert re.search(rf"^(def|class) {name}\b", (ROOT / path).read_text(encoding="utf-8"), re.M)
+
+
+def test_every_numbered_item_of_the_paper_is_listed():
+    for number in range(1, 8):
+        assert re.search(rf"^\| [^|]*\({number}\)", TEXT, re.M), f"equation ({number})"
+    items = "Algorithm 1, Algorithm 2, Definition 1, Definition 2, Definitions 3 to 5, Theorem 1, Theorem 2"
+    for item in items.split(", "):
+        assert f"| {item}" in TEXT
