@@ -45,7 +45,7 @@ class Latest:
 
 def slider(axis, between: bool) -> w.Widget:
     """The widget of one axis: any value between its ends, or a choice of the given ones."""
-    style, layout = {"description_width": "initial"}, w.Layout(width="100%", max_width="32rem")
+    style, layout = {"description_width": "13em"}, w.Layout(width="100%", max_width="38rem")
     common = {"description": f"{axis.label}{f' ({axis.unit})' if axis.unit else ''}", "style": style, "layout": layout}
     values, first = axis.values, axis.values[axis.start]
     numeric = between and not any(isinstance(v, (str, bool)) for v in values)
