@@ -113,6 +113,41 @@ class Recurrent(nn.Module):
         return self.last(self.cell(x)[0][:, -1])
 
 
+class Attention(nn.Module):
+    def __init__(self, batch_first=True):
+        super().__init__()
+        self.attention, self.last = nn.MultiheadAttention(6, 2, batch_first=batch_first), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = x if self.attention.batch_first else x.transpose(0, 1)
+        return self.last(self.attention(x, x, x)[0].mean(1 if self.attention.batch_first else 0))
+
+
+class Positions(nn.Module):
+    """An embedding whose input has no batch dimension; its two sizes agree with the batch on purpose."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places, self.last = nn.Embedding(7, 6), nn.Embedding(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.words(x) + self.places(torch.arange(x.shape[1]))).mean(1))
+
+
+class Patches(nn.Module):
+    """A small vision transformer: bare parameters beside layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches, self.first = nn.Conv2d(3, 8, 4, 4), nn.Parameter(torch.randn(1, 1, 8))
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.patches(x).flatten(2).mT
+        return self.last(self.block(torch.cat([self.first.expand(len(x), -1, -1), h], 1))[:, 0])
+
+
 def mlp(dtype=torch.float32):
     layers = [nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 5, bias=False), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers, nn.Linear(5, 3)).to(dtype)
@@ -136,6 +171,22 @@ MODELS = {
         lambda: nn.Sequential(nn.ConvTranspose1d(2, 3, 3), nn.Flatten(), nn.Linear(24, 3)),
         lambda n: torch.randn(n, 2, 6),
     ),
+    "attention": (Attention, lambda n: torch.randn(n, 4, 6)),
+    "attention, time first": (lambda: Attention(False), lambda n: torch.randn(n, 4, 6)),
+    "position embedding": (Positions, lambda n: torch.randint(0, 7, (n, 4))),
+    "vision transformer": (Patches, lambda n: torch.randn(n, 3, 8, 8)),
+    "weight norm": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3)),
+        lambda n: torch.randn(n, 6),
+    ),
+    "instance norm": (
+        lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.InstanceNorm1d(4, affine=True), nn.Flatten(), nn.Linear(16, 3)),
+        lambda n: torch.randn(n, 2, 6),
+    ),
+    "embedding bag": (
+        lambda: nn.Sequential(nn.EmbeddingBag(7, 6), nn.Linear(6, 3)),
+        lambda n: torch.randint(0, 7, (n, 4)),
+    ),
     "GRU": (lambda: Recurrent(nn.GRU), lambda n: torch.randn(n, 4, 6)),
     "RNN": (lambda: Recurrent(nn.RNN), lambda n: torch.randn(n, 4, 6)),
     "LSTM": (lambda: Recurrent(nn.LSTM), lambda n: torch.randn(n, 4, 6)),
@@ -148,6 +199,24 @@ def test_equals_the_loop(name):
     torch.manual_seed(0)
     make, inputs = MODELS[name]
     assert_matches_loop(make(), inputs(4), labels(4))
+
+
+def test_same_weights_after_training_whatever_the_way():
+    """Rules, fallback and any physical batch size: the same weights after some steps."""
+    ends = []
+    for physical, ruled in ((None, True), (1, True), (3, True), (None, False)):
+        torch.manual_seed(0)
+        model, x, y = Bare(), torch.randn(10, 6), labels(10)
+        grad = private(model, max_physical_batch_size=physical)
+        if not ruled:
+            grad._per_example.without_rule = {id(p) for p in model.parameters()}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+        for k in range(6):
+            grad.backward(x[k : k + 5], y[k : k + 5])
+            optimizer.step()
+        ends.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    for other in ends[1:]:
+        torch.testing.assert_close(other, ends[0], rtol=1e-4, atol=1e-6)
 
 
 def test_only_what_needs_it_goes_to_the_fallback():

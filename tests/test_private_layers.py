@@ -106,6 +106,11 @@ def test_convolution(made, b, seed, channels_last):
     check(layer, x)
 
 
+def test_the_convolution_that_broke_others():
+    torch.manual_seed(0)
+    check(nn.Conv2d(4, 6, 3, stride=2, padding=1, dilation=2, groups=2), randn(5, 4, 9, 8))
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("way", ["gram", "kept", "remade"])
 def test_convolution_by_each_way(way, channels_last, monkeypatch):
