@@ -124,11 +124,11 @@ def axe():
 
 @pytest.fixture(scope="package")
 def contrast():
-    """The lowest contrast (WCAG 2) of texts that match a selector, against the ground they stand on."""
+    """The lowest contrast (WCAG 2) of texts that match a selector, against their ground (or white paper)."""
 
-    def lowest(page, selector):
+    def lowest(page, selector, paper=False):
         return page.evaluate(
-            """selector => {
+            """([selector, paper]) => {
               const parse = c => (c.match(/[\\d.]+/g) || []).map(Number);
               const light = c => { const [r, g, b] = c.map(v => v / 255)
                 .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
@@ -140,7 +140,7 @@ def contrast():
                 const style = getComputedStyle(e), svg = e.ownerSVGElement;
                 const front = parse(svg ? style.fill : style.color);
                 let back = [255, 255, 255];
-                for (let p = e; p; p = p.parentElement) {
+                for (let p = paper ? null : e; p; p = p.parentElement) {
                   const c = parse(getComputedStyle(p).backgroundColor);
                   if (c.length === 3 || c[3] > 0) { back = c.slice(0, 3); break; }
                 }
@@ -149,7 +149,7 @@ def contrast():
               }
               return worst;
             }""",
-            selector,
+            [selector, paper],
         )
 
     return lowest

@@ -196,7 +196,7 @@ def test_nothing_serious_for_axe(visit, site, built, theme, axe):
     assert found == []
 
 
-def test_print_shows_the_article_alone(visit, site, built):
+def test_print_shows_the_article_alone_in_dark_ink(visit, site, built, contrast):
     for name in _content(built):
         page = visit(f"{site}/{name}", theme="dark")
         page.evaluate(READY)
@@ -207,5 +207,7 @@ def test_print_shows_the_article_alone(visit, site, built):
         for figure in page.locator(".adadp-figure .ad-panels").all():
             box = figure.bounding_box()
             assert box["width"] > 100 and box["height"] > 50, name
+        texts = ".bd-article p, .bd-article li, .bd-article h1, .bd-article h2, .bd-article pre, .adadp-figure svg text"
+        assert min(contrast(page, texts), contrast(page, texts, paper=True)) >= 4.5, name
         assert len(page.pdf()) > 10_000
         page.context.close()
