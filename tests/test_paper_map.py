@@ -34,6 +34,11 @@ def test_every_function_is_in_its_file(path, name):
     assert re.search(rf"^(def|class) {name}\b", (ROOT / "adadp" / path).read_text(encoding="utf-8"), re.M)
 
 
+def test_every_chapter_is_linked():
+    chapters = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert set(re.findall(r"\(\.\./notebooks/(\w+\.ipynb)\)", TEXT)) == chapters
+
+
 def test_every_numbered_item_of_the_paper_is_listed():
     for number in range(1, 8):
         assert re.search(rf"^\| [^|]*\({number}\)", TEXT, re.M), f"equation ({number})"
