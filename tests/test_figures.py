@@ -189,3 +189,24 @@ def test_logarithmic_axes_always_name_several_values(low, high, labels):
     fig.axes[0].set_xlim(low, high)
     fig.draw_without_rendering()
     assert labels <= {t.get_text() for t in fig.axes[0].get_xticklabels()}
+
+
+def test_provenance_keeps_clear_of_a_legend_below_and_of_the_size_of_the_picture():
+    fig = style.figure()
+    fig.axes[0].plot([0, 1], label="a curve")
+    fig.legend(loc="outside lower center")
+    height = fig.get_figheight()
+    plots.provenance(fig, "first")
+    plots.provenance(fig, "Data: made up.")
+    assert fig.get_figheight() == pytest.approx(height + 0.24)
+    fig.draw_without_rendering()
+    line, legend = fig.texts[0].get_window_extent(), fig.legends[0].get_window_extent()
+    assert line.y1 <= legend.y0 and legend.y1 <= fig.axes[0].get_tightbbox().y0 + 1
+
+
+def test_percentages_have_no_needless_digits():
+    fig = style.figure()
+    style.percent_axis(fig.axes[0])
+    fig.axes[0].set_yticks([0, 0.125, 0.5, 1])
+    fig.draw_without_rendering()
+    assert [t.get_text() for t in fig.axes[0].get_yticklabels()] == ["0 %", "12.5 %", "50 %", "100 %"]

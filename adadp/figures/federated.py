@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from adadp.figures import plots, style
 from adadp.figures.widgets import View, explorer
@@ -51,7 +50,7 @@ def accuracy_by_round(runs: Mapping[str, Sequence[Rows]], *, data: str, title: s
     fig = plots.curves(runs, x="round", y="test_accuracy", ax=style.figure(height=3.3).axes[0])
     (ax,) = fig.axes[:1]
     ax.set(xlabel="communication round", ylabel="test accuracy", title=title)
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None, symbol=" %"))
+    style.percent_axis(ax)
     ends = {name: statistics.fmean(100 * rows[-1]["test_accuracy"] for rows in seeds) for name, seeds in runs.items()}
     words = ", ".join(f"{name} {end:.1f} %" for name, end in ends.items())
     plots.describe(fig, f"Test accuracy by communication round. After the last: {words}.")
@@ -79,7 +78,7 @@ def client_rates(rows: Rows, *, data: str) -> Figure:
     style.log_axis(left, "y")
     left.set(xlabel="communication round", ylabel="learning rate at the end", title="learning rate")
     right.set(xlabel="communication round", ylabel="of its iterations", title="discarded", ylim=(0, 1))
-    right.yaxis.set_major_formatter(PercentFormatter(1, symbol=" %"))
+    style.percent_axis(right)
     left.get_figure().legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     ends = ", ".join(f"client {k + 1}: {style.number(lr)}" for k, lr in enumerate(rows[-1]["lr"]))
     plots.describe(fig, f"Learning rates and shares of discarded steps by round. Learning rates at the end, {ends}.")
@@ -157,7 +156,7 @@ def accuracy_by_lr(points: Mapping[str, Mapping[float, Sequence[float]]], *, xla
         ends.append((at[-1], mean[-1], name, look["color"]))
     plots.label_ends(ax, ends)
     ax.set(xlabel=xlabel, ylabel="test accuracy")
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None, symbol=" %"))
+    style.percent_axis(ax)
     best = ", ".join(f"{n} {100 * max(map(statistics.fmean, v.values())):.1f} %" for n, v in points.items())
     plots.describe(fig, f"Final test accuracy against {xlabel}. Best: {best}.")
     plots.provenance(fig, data)

@@ -13,7 +13,6 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
 
 from adadp.figures import style
 from adadp.figures.text import caption, describe, provenance
@@ -138,7 +137,7 @@ def accuracy_against_epsilon(
     fig = curves(runs, x="epsilon", y="test_accuracy", ax=ax)
     ax = ax or fig.axes[0]
     ax.set(xlabel=f"ε at δ = {style.number(delta)}", ylabel="test accuracy")
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=None, symbol=" %"))
+    style.percent_axis(ax)
     if describe(fig) == "":
         ends = [
             f"{_look(n, i)['label']} {100 * np.mean([r[-1]['test_accuracy'] for r in s]):.1f} %"
@@ -270,7 +269,7 @@ def bars(
     ax.margins(x=0.14)
     ax.set_xlabel(xlabel)
     if percent:
-        ax.xaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+        style.percent_axis(ax, "x")
     fig = ax.get_figure(root=True)
     if describe(fig) == "":
         pairs = zip(labels, values.values(), strict=True)

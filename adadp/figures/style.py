@@ -146,6 +146,12 @@ def number(value: float, digits: int = 3) -> str:
     return (power if mantissa == "1" else f"{mantissa} × {power}").replace("-", "−")
 
 
+def percent_axis(ax: Axes, which: str = "y") -> None:
+    """Write the fractions on an axis ("x", "y" or "xy") as percentages, with no more digits than they need."""
+    for name in which:
+        getattr(ax, f"{name}axis").set_major_formatter(FuncFormatter(lambda v, _: f"{number(100 * v, 4)} %"))
+
+
 class _LogTicks(LogLocator):
     """Powers of ten, and 2 and 5 between them where an axis spans little more than one."""
 
