@@ -44,7 +44,7 @@ def one_run_epsilon(canaries: int, guesses: int, correct: int, delta: float, con
     """The largest epsilon that so many right guesses refute at this confidence; 0 if none.
 
     >>> round(one_run_epsilon(1000, 100, 90, 1e-5), 2)
-    1.72
+    1.63
     """
 
     def excess(epsilon: float) -> float:
