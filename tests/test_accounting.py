@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import RdpAccountant
+from hypothesis import given
+from hypothesis import strategies as st
 
 from adadp.privacy.accounting import (
     MomentsAccountant,
     calibrate_noise_multiplier,
     epsilon,
 )
-from adadp.privacy.pld import interval, loss_moments
+from adadp.privacy.pld import _rounds, interval, loss_moments
 
 MNIST = {"sample_rate": 1 / 300, "steps": 30_000, "delta": 1e-5}
 CIFAR = {"sample_rate": 1 / 250, "steps": 25_000, "delta": 1e-5}
@@ -161,6 +163,30 @@ def test_extreme_settings_stay_finite_in_bounded_time_and_memory(settings, neigh
     assert all(math.isfinite(value) and value >= 0 for value in values)
     assert values == sorted(values, reverse=True)
     assert seconds < 30 and peak < 1e9
+
+
+@pytest.mark.parametrize("steps", [14_000, 16_152, 18_000, 30_000])
+def test_epsilon_above_seven_hundred_where_exponentials_underflow(steps):
+    settings = {"noise_multiplier": 0.731, "sample_rate": 0.148, "steps": steps, "delta": 6.7e-5}
+    mean, spread = loss_moments(0.731, 0.148, False)
+    deviation = math.sqrt(steps * (spread**2 - mean**2))
+    found = epsilon(**settings, accountant="pld")
+    assert found == pytest.approx(steps * mean + 3.81 * deviation, rel=0.01)  # the loss is close to normal by then
+    assert found < epsilon(**settings, accountant="rdp")
+
+
+@given(st.integers(1, 10**10))
+def test_no_release_is_lost_between_the_rounds(steps):
+    each, rounds, rest = _rounds(steps)
+    assert each * rounds + rest == steps and 0 <= rest < rounds <= each
+
+
+def test_renyi_divergences_below_double_precision_are_not_lost():
+    """Both have the same steps * (q / sigma)^2; in the first a single divergence is below what can be added to 1."""
+    tiny = epsilon(noise_multiplier=1e5, sample_rate=1e-3, steps=10**11, delta=1e-5, accountant="rdp")
+    assert tiny == pytest.approx(
+        epsilon(noise_multiplier=1e3, sample_rate=0.01, steps=10**5, delta=1e-5, accountant="rdp"), rel=1e-3
+    )
 
 
 def test_replace_one_is_plds_alone():

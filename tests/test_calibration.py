@@ -62,6 +62,7 @@ def test_calibration_never_overshoots_in_two_hundred_settings():
     [
         (0.01, {"sample_rate": 0.1, "steps": 1000}),  # a hundred records
         (0.01, {"sample_rate": 0.01, "steps": 100_000}),
+        (0.01, {"sample_rate": 0.01, "steps": 10**6}),
         (1000.0, {"sample_rate": 0.01, "steps": 1000}),
         (1000.0, {"sample_rate": 1.0, "steps": 1}),
     ],
@@ -76,6 +77,8 @@ def test_calibration_without_an_answer_gives_the_reason():
     settings = {"delta": 1e-5, "sample_rate": 0.01, "steps": 1000}
     with pytest.raises(ValueError, match=r"target_epsilon=0\.3.*0\.36.*'pld'"):
         calibrate_noise_multiplier(target_epsilon=0.3, **settings, accountant="moments")
+    with pytest.raises(ValueError, match=r"target_epsilon=0\.01.*'rdp'"):  # its orders end at 1024
+        calibrate_noise_multiplier(target_epsilon=0.01, delta=1e-8, sample_rate=0.01, steps=1000, accountant="rdp")
     assert calibrate_noise_multiplier(target_epsilon=0.3, **{**settings, "steps": 0}) == 0
     assert calibrate_noise_multiplier(target_epsilon=0.3, **{**settings, "sample_rate": 0.0}) == 0
 

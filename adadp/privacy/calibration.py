@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from adadp.privacy import arguments
 from adadp.privacy.composition import check_accountant, checked_epsilon
 
-_XTOL = 2e-5  # of log(noise multiplier)
+_XTOL = 2e-7  # of log(noise multiplier): between two of its orders RDP can change a thousand times faster
 
 
 def calibrate_noise_multiplier(
@@ -30,7 +30,7 @@ def calibrate_noise_multiplier(
     Returns:
         sigma; 0.0 if nothing is released (``sample_rate`` or ``steps`` 0).
     Raises:
-        ValueError: naming the argument; also if no noise multiplier below 1e9 reaches the target, with the reason.
+        ValueError: naming the argument; also if no reasonable noise reaches the target, with the reason.
 
     >>> sigma = calibrate_noise_multiplier(target_epsilon=1.0, delta=1e-5, sample_rate=0.01, steps=1000)
     >>> from adadp.privacy.composition import epsilon
@@ -48,7 +48,9 @@ def calibrate_noise_multiplier(
         value = checked_epsilon(math.exp(log_sigma), q, steps, delta, accountant, neighbors)
         return min(max(math.log(value / target), -50.0), 50.0) if value > 0 else -50.0
 
-    low, high = _bracket(gap, _guess(target, delta, q, steps, accountant, neighbors))
+    plain = max(q * math.sqrt(2 * steps * math.log(1 / delta)) / target, 0.3)  # about right where epsilon is small
+    start = _guess(target, delta, q, steps, neighbors, plain) if accountant == "pld" else plain
+    low, high = _bracket(gap, math.log(start), math.log(1e3 * plain))
     if high is None:
         floor = f": with orders up to 32 it cannot fall below {-math.log(delta) / 32:.3g}" * (accountant == "moments")
         raise ValueError(
@@ -56,33 +58,31 @@ def calibrate_noise_multiplier(
             f"noise{floor}; use accountant='pld' or a larger target"
         )
     root = brentq(gap, low, high, xtol=_XTOL, rtol=1e-12)
-    for nudge in (0, 1, 2.5, 5, 10, 20):  # the root is only known to xtol: go to the side that keeps the promise
-        if gap(root + nudge * _XTOL) <= 0:
-            return math.exp(root + nudge * _XTOL)
-    return math.exp(high)
+    nudge = 0.0  # the root is only known to xtol: go to the side that keeps the promise
+    while root + nudge < high and gap(root + nudge) > 0:
+        nudge = max(_XTOL, 3 * nudge)
+    return math.exp(min(root + nudge, high))
 
 
-def _guess(target: float, delta: float, q: float, steps: int, accountant: str, neighbors: str) -> float:
-    """Log of a first noise multiplier: RDP's answer is cheap and near PLD's, a plain Gaussian's is at hand for RDP."""
-    if accountant == "pld":
-        try:
-            by_rdp = calibrate_noise_multiplier(
-                target_epsilon=target, delta=delta, sample_rate=q, steps=steps, accountant="rdp"
-            )
-            return math.log(by_rdp * (2 if neighbors == "replace_one" else 1))
-        except ValueError:
-            pass
-    return math.log(max(q * math.sqrt(2 * steps * math.log(1 / delta)) / target, 0.3))
+def _guess(target: float, delta: float, q: float, steps: int, neighbors: str, plain: float) -> float:
+    """A first noise multiplier for PLD: RDP's answer is near it and cheap, where RDP has one."""
+    try:
+        by_rdp = calibrate_noise_multiplier(
+            target_epsilon=target, delta=delta, sample_rate=q, steps=steps, accountant="rdp"
+        )
+    except ValueError:
+        return plain
+    return min(by_rdp, 3 * plain) * (2 if neighbors == "replace_one" else 1)
 
 
-def _bracket(gap, start: float) -> tuple[float, float | None]:
-    """Log noise multipliers below and above the root, by growing steps; no upper one: the target is out of reach."""
+def _bracket(gap, start: float, ceiling: float) -> tuple[float, float | None]:
+    """Log noise multipliers below and above the root, by growing steps; None above: the target is out of reach."""
     low = high = start
     width = 0.1
     while gap(high) > 0:
-        if high > math.log(1e9):
+        if high >= ceiling:
             return low, None
-        low, high, width = high, high + width, 2 * width
+        low, high, width = high, min(high + width, ceiling), 2 * width
     width = 0.1
     while gap(low) <= 0:
         low, high, width = low - width, low, 2 * width

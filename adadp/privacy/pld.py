@@ -7,7 +7,7 @@ from dp_accounting import NeighboringRelation, get_epsilon_gaussian
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 
-from adadp.privacy.renyi import rdp_epsilon
+from adadp.privacy.renyi import rdp_epsilon, replace_one_epsilon
 
 SMALLEST_DELTA = 1e-10  # the fast Fourier transform leaves errors of 1e-13 to 1e-12 in delta
 _SLACK = 1e-12  # taken off delta for those errors
@@ -64,8 +64,8 @@ def pld_epsilon(sigma: float, q: float, steps: int, delta: float, neighbors: str
 
     Guarantees: an upper bound. Its discretisation error is below 1 % of epsilon unless the limits of :func:`interval`
     bind (sampling so rare and noise so small that a loss is almost always 1e-6 of its largest value) or rounding does
-    (more than about 1e6 releases of losses below 1e-6); RDP's bound is taken there if it is smaller. Without sampling
-    (q = 1) the composition is one Gaussian and its closed form is used.
+    (more than about 1e6 releases of losses below 1e-6). There the smaller of it and of RDP's bound is taken, or RDP's
+    alone. Without sampling (q = 1) the composition is one Gaussian and its closed form is used.
 
     Raises:
         ValueError: if delta is too small for double-precision Fourier transforms.
@@ -76,18 +76,32 @@ def pld_epsilon(sigma: float, q: float, steps: int, delta: float, neighbors: str
         return float(exact * (1 + 1e-9) + 1e-11) if exact > 0 else 0.0
     if delta < SMALLEST_DELTA:
         raise ValueError(f"delta must be >= {SMALLEST_DELTA:g} for accountant='pld', got {delta!r}; use 'rdp'")
-    if steps * q * (2 * ndtr((2 if replace else 1) / (2 * sigma)) - 1) <= delta:
-        return 0.0  # even the total variation distances of all releases add up to no more than delta
+    if _total_variation(sigma, q, steps, replace) <= delta:
+        return 0.0
+    bound = replace_one_epsilon if replace else rdp_epsilon
     spread = loss_moments(sigma, q, replace)[1]
+    rounding = 2e-16 * steps / spread  # mass that rounding adds to the composition, times the squared fraction
+    if 25 * rounding > 0.2:
+        return bound(sigma, q, steps, delta)
     width = interval(sigma, q, steps, replace)
     value = _compose(sigma, q, steps, delta, replace, width)
-    rounding = 2e-16 * steps / spread  # mass that rounding adds to the composition, times the squared fraction
     fraction = max(_fraction(value / math.sqrt(steps) / spread), min(0.2, math.sqrt(1e3 * rounding)))
     finer = interval(sigma, q, steps, replace, fraction)
     if finer < 0.9 * width:
         value = min(value, _compose(sigma, q, steps, delta, replace, finer))
     limits_bind = not math.isfinite(value) or 25 * rounding > 0.005 or width > 0.21 * spread
-    return min(value, rdp_epsilon(sigma, q, steps, delta)) if limits_bind and not replace else value
+    return min(value, bound(sigma, q, steps, delta)) if limits_bind else value
+
+
+def _total_variation(sigma: float, q: float, steps: int, replace: bool) -> float:
+    """Upper bound on the total variation distance of all releases: at that delta epsilon is 0.
+
+    The smaller of the sum over releases and of Pinsker's inequality, with the divergence bounded by log(1 + chi^2);
+    a replacement is a removal and an addition.
+    """
+    summed = steps * q * (2 * ndtr(1 / (2 * sigma)) - 1)
+    divergence = math.log1p(q**2 * math.expm1(min(700.0, 1 / sigma**2)))
+    return (2 if replace else 1) * min(summed, math.sqrt(steps * divergence / 2))
 
 
 def _fraction(x: float) -> float:
@@ -101,6 +115,13 @@ def _fraction(x: float) -> float:
     return 0.2 * max(0.03, min(1.0, math.sqrt(1.5 / amplification)))
 
 
+def _rounds(steps: int) -> tuple[int, int, int]:
+    """``each``, ``rounds`` and ``rest`` with each * rounds + rest = steps; more than one round from 40000 steps on."""
+    rounds = max(1, math.isqrt(steps // 10_000))
+    each, rest = divmod(steps, rounds)
+    return each, rounds, rest
+
+
 def _compose(sigma: float, q: float, steps: int, delta: float, replace: bool, width: float) -> float:
     """Epsilon at the given width; many steps in two rounds, so that the tails are cut in between."""
     relation = NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -111,9 +132,23 @@ def _compose(sigma: float, q: float, steps: int, delta: float, replace: bool, wi
         log_mass_truncation_bound=max(-50.0, math.log(delta * 1e-4 / steps)),
         neighboring_relation=relation,
     )
-    rounds = max(1, math.isqrt(steps // 10_000))
-    each, rest = divmod(steps, rounds)
+    each, rounds, rest = _rounds(steps)
     total = once.self_compose(each) if each > 1 else once
     total = total.self_compose(rounds) if rounds > 1 else total
     total = total.compose(once.self_compose(rest) if rest > 1 else once) if rest else total
-    return float(total.get_epsilon_for_delta(delta - _SLACK))
+    return _invert(total, delta - _SLACK)
+
+
+def _invert(loss: privacy_loss_distribution.PrivacyLossDistribution, delta: float) -> float:
+    """Smallest epsilon at ``delta``; above 500 not by dp-accounting, whose exp(-loss) underflows (and gives inf)."""
+    with np.errstate(over="ignore"):
+        value = float(loss.get_epsilon_for_delta(delta))
+    if value < 500 or loss.get_delta_for_epsilon(math.inf) > delta:
+        return value
+    low, high = 250.0, 500.0
+    while loss.get_delta_for_epsilon(high) > delta:
+        low, high = high, 2 * high
+    while high - low > 1e-7 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if loss.get_delta_for_epsilon(middle) > delta else (low, middle)
+    return high

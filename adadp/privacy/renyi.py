@@ -62,6 +62,23 @@ def rdp_epsilon(sigma: float, q: float, steps: int, delta: float) -> float:
         return float(rdp.compute_epsilon(*renyi_curve(sigma, q, steps), delta)[0])
 
 
+def replace_one_epsilon(sigma: float, q: float, steps: int, delta: float) -> float:
+    """Epsilon under replace-one from :func:`rdp_epsilon` by group privacy: a removal, then an addition.
+
+    If both are (e, d)-private, the two together are (2e, (1 + exp(e)) d)-private. Loose, and infinite where e is large:
+    only for settings that are beyond double precision for PLD.
+    """
+    guess = 1.01 * rdp_epsilon(sigma, q, steps, delta / 2)
+    for _ in range(20):
+        if guess > 500:
+            break
+        once = rdp_epsilon(sigma, q, steps, delta / (1 + math.exp(guess)))
+        if once <= guess:
+            return 2 * once
+        guess = 1.01 * once
+    return math.inf
+
+
 def best_of_epsilon(sigma: float, q: float, steps: int, delta: float, runs: float, shape: float) -> float:
     """Epsilon of the best of a random number of trainings with mean ``runs``; shape 0, 1, inf as in dp-accounting."""
     if runs == 1 and shape != math.inf:  # the truncated distributions then always give 1: an ordinary training
