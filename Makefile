@@ -3,7 +3,9 @@ PYTHON ?= python3
 PROFILE ?= quick
 PORT ?= 8000
 VENV ?= .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 PIP := $(BIN)/python -m pip install -qq -c constraints.txt
 
 # One thread each: two notebooks or tests side by side with many threads are ten times slower.
@@ -26,10 +28,10 @@ serve: $(VENV)/.book  ## build the book and serve it at http://localhost:8000 (P
 	@$(BIN)/python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
 
 test: $(VENV)/.dev  ## test the package, the notebooks and the book, built strictly
-	@$(BIN)/python -m pytest -m "not engine and not browser"
+	@$(PYTEST) -m "not engine and not browser"
 
 test-all: test $(VENV)/.engines  ## the same, then engines, browser and Colab
-	@$(BIN)/python -m pytest -m "engine or browser"
+	@$(PYTEST) -m "engine or browser"
 
 lint: $(VENV)/.dev  ## style, types, notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

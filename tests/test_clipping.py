@@ -42,7 +42,7 @@ def test_automatic_brings_every_gradient_near_c():
     assert torch.allclose(clip_factors("automatic", norms, 2.0), 2.0 / (norms + 0.01))
 
 
-@pytest.mark.parametrize("clipping", ["flat", "automatic", torch.ones_like], ids=str)
+@pytest.mark.parametrize("clipping", ["flat", "automatic", torch.ones_like], ids=["flat", "automatic", "callable"])
 def test_non_finite_norms_get_zero(clipping):
     norms = torch.tensor([math.nan, math.inf, 1.0])
     assert clip_factors(clipping, norms, 1.0)[:2].tolist() == [0.0, 0.0]
