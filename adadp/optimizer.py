@@ -59,7 +59,8 @@ class ADADP(Optimizer):
         params: parameters, named parameters or dictionaries of groups, as for any optimizer. A group may have its own
             ``lr``, ``maximize`` and ``foreach``; the rest is shared by all.
         lr: initial learning rate, > 0. A float becomes a 0-dim tensor where parameters are not on a CPU. A tensor is
-            copied, and makes ``step`` run without reading a value on a CPU too (for ``torch.compile``).
+            copied, and makes ``step`` run without reading a value on a CPU too (for ``torch.compile``). What is in
+            ``param_groups`` counts; set it there between iterations only.
         tol: wanted err of an iteration, > 0.
         alpha_min: smallest factor of the learning rate in one iteration, in (0, 1].
         alpha_max: largest factor, >= 1.
@@ -74,7 +75,7 @@ class ADADP(Optimizer):
     Attributes:
         phase: 0 between iterations, 1 when the first half is done: the parameters then are :math:`\theta_{\ell+1/2}`,
             and evaluating there is allowed.
-        error: err of the last iteration; ``nan`` before the first, and when it was not finite.
+        error: err of the last iteration; ``nan`` before the first.
         accepted, discarded: how many iterations were kept and discarded. On a device these and ``error`` are 0-dim
             tensors; only turning them into numbers waits for the device.
 

@@ -111,24 +111,24 @@ def test_under_torch_compile(tensor):
     ends = []
     for compiled in (True, False):
         torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
         params = params_of((9, 3), (5000,))
-        opt = ADADP(params, lr=torch.tensor(0.1) if tensor else 0.1, tol=0.5, discard=True)
+        opt = ADADP(params, lr=torch.tensor(0.1) if tensor else 0.1, tol=2.4, discard=True)
 
         def train(opt=opt):
             opt.step()
 
         run = torch.compile(train, backend="eager", fullgraph=tensor) if compiled else train
-        graphs = []
-        for gradients in noise(params, 16):
+        for gradients in noise(params, 30):
             for p, g in zip(params, gradients, strict=True):
                 p.grad = g.clone() if p.grad is None else p.grad.copy_(g)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 run()
-            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
-        assert graphs[-1] == graphs[4] <= 4  # a changed lr compiles nothing anew
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] <= 6  # a changed lr compiles nothing anew
         ends.append([*values(params), torch.tensor(lr(opt)), torch.tensor(float(opt.accepted))])
     assert_same(*ends)
+    assert 0 < float(ends[0][-1]) < 15  # some were kept and some discarded
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -136,10 +136,10 @@ def test_in_a_cuda_graph():
     start, pair = params_of((9, 3), (5000,)), None
     gradients = noise(start, 12)
     plain = [nn.Parameter(p.detach().clone()) for p in start]
-    twin = ADADP(plain, tol=0.5, discard=True)
+    twin = ADADP(plain, tol=2.4, discard=True)
     feed(twin, *gradients)
     params = [nn.Parameter(p.detach().cuda()) for p in start]
-    opt = ADADP(params, tol=0.5, discard=True)
+    opt = ADADP(params, tol=2.4, discard=True)
     pair = [[torch.zeros_like(p) for p in params] for _ in range(2)]
 
     def iteration():

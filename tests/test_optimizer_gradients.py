@@ -252,23 +252,26 @@ def test_models_that_are_converted_between_steps():
     opt = ADADP(model.parameters())
     for done in range(1, 6):
         feed(opt, *noise(list(model.parameters()), 1))
+        assert all(state["theta_l"].dtype == p.dtype for p, state in opt.state.items())
         if done in (2, 3):  # between iterations, and in the middle of one
             model.to(torch.float64 if done == 2 else torch.float32)
-    buffers = [state["theta_l"] for state in opt.state.values()]
-    assert all(b.dtype == torch.float32 for b in buffers)
     assert opt.accepted == 2
 
 
-def test_mixed_types_share_one_error():
-    params = [*params_of((40,)), *params_of((40,), dtype=torch.float64)]
-    opt = ADADP(params)
-    feed(opt, *noise(params, 2))
-    parts = [
-        ADADP([nn.Parameter(p.detach().clone())]) for p in (*params_of((40,)), *params_of((40,), dtype=torch.float64))
-    ]
-    for i, part in enumerate(parts):
-        feed(part, *([grads[i]] for grads in noise(params, 2)))
-    assert opt.error == pytest.approx(math.hypot(*(p.error for p in parts)))
+@every_path
+def test_mixed_types_share_one_error(path):
+    shapes = ((40,), (5000,))
+    params = [*params_of(*shapes), *params_of(*shapes, dtype=torch.float64), *params_of(*shapes, dtype=torch.bfloat16)]
+    params = params[::2] + params[1::2]  # in turns
+    others = [nn.Parameter(p.detach().clone()) for p in params]
+    opt = ADADP(params, lr_of(path), foreach=path["foreach"])
+    gradients = noise(params, 2)
+    feed(opt, *gradients)
+    alone = [ADADP([p], lr_of(path), foreach=path["foreach"]) for p in others]
+    for i, other in enumerate(alone):
+        feed(other, *([grads[i]] for grads in gradients))
+    assert_same(params, others)
+    assert float(opt.error) == pytest.approx(math.hypot(*(float(o.error) for o in alone)))
 
 
 def test_empty_tensors_are_allowed():

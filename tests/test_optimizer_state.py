@@ -100,7 +100,7 @@ def resumed(opt, params, how):
 def test_training_goes_on_bit_for_bit(how, tensor, done):
     params = params_of((9, 3), (), (5000,))
     start = torch.tensor(0.1) if tensor else 0.1
-    opt = ADADP([{"params": params[:2]}, {"params": params[2:], "lr": 0.05}], lr=start, tol=0.5, discard=True)
+    opt = ADADP([{"params": params[:2]}, {"params": params[2:], "lr": 0.05}], lr=start, tol=2.4, discard=True)
     gradients = noise(params, 14)
     gradients[5][1] = torch.tensor(math.nan)
     feed(opt, *gradients[:done])
@@ -108,6 +108,7 @@ def test_training_goes_on_bit_for_bit(how, tensor, done):
     assert other.phase == opt.phase == done % 2
     for o in (opt, other):  # not in lockstep: nothing is shared
         feed(o, *gradients[done:])
+    assert opt.accepted > 1 < opt.discarded
     assert_same(others, params)
     assert [lr(other, i) for i in (0, 1)] == [lr(opt, i) for i in (0, 1)]
     for name in ("error", "accepted", "discarded", "phase"):
@@ -135,6 +136,7 @@ def test_state_dict_keys_are_constant():
     keys = set(opt.state_dict()["param_groups"][0])
     feed(opt, *noise(params, 3))
     for same in (opt, copy.deepcopy(opt), pickle.loads(pickle.dumps(opt))):
+        feed(same, *noise(params, 1))
         state = same.state_dict()
         assert set(state["param_groups"][0]) == keys
         assert set(state["state"][0]) == {"theta_l"}
