@@ -218,7 +218,7 @@ def _seconds(built, config, device: str, steps: int) -> float:
 
 @lru_cache(maxsize=64)
 def step_seconds(model: str, method: str, batch: int, device: str = "cpu") -> float:
-    """Seconds of one private gradient and one optimizer step, measured now: the fastest of five looks."""
+    """Seconds of one private gradient and one optimizer step, measured now: the fastest of twenty."""
     from adadp.experiments.private import PRINTED, private
 
     keywords = PRINTED if method == "adadp" else dict(method=method, lr=1e-3)
@@ -227,7 +227,7 @@ def step_seconds(model: str, method: str, batch: int, device: str = "cpu") -> fl
     torch.set_num_threads(1)
     built = build(config, device)
     _seconds(built, config, device, 3)
-    return min(_seconds(built, config, device, 4) for _ in range(5)) / 4  # a busy moment must not count
+    return min(_seconds(built, config, device, 1) for _ in range(20))  # busy moments must not count
 
 
 EXECUTORS: dict[str, Callable[..., dict]] = {
