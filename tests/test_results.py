@@ -38,6 +38,15 @@ def test_save_and_load(tmp_path, config):
     assert loaded["rows"]["epsilon_pld"] == [None] * 2, "what is not finite is null"
 
 
+def test_diagnostics_are_stored_in_few_digits_or_not_at_all(tmp_path, config):
+    with_error = record(config)
+    with_error["rows"] |= {"error": [1.234567, math.nan], "test_loss": [0.987654, 2.0], "discarded": [None, None]}
+    results.save(with_error, "x", tmp_path)
+    rows = next(iter(results.load(tmp_path).values()))["rows"]
+    assert rows["error"] == [1.235, None] and rows["test_loss"] == [0.9877, 2.0] and "discarded" not in rows
+    assert rows["epsilon_pld"] == [None, None], "an infinite epsilon is told from a missing one"
+
+
 def test_config_is_stored_to_the_last_digit(tmp_path):
     exact = private("mnist", noise_multiplier=1 / 3, **PRINTED)
     results.save(record(exact), "x", tmp_path)

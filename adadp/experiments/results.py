@@ -18,6 +18,7 @@ from adadp.experiments import grids
 from adadp.experiments.configs import from_dict
 from adadp.experiments.plan import STORED
 
+FEWER = {"test_loss": 4, "error": 4, "discarded": 6}  # significant digits of columns that no claim rests on
 FILE = re.compile(r".+-([0-9a-f]{12})\.json")
 PACKAGED = Path(__file__).with_name("stored")
 
@@ -33,14 +34,19 @@ def stored_folder(profile: str = "paper", folder=None) -> Path:
     return Path(folder or os.environ.get("ADADP_RESULTS") or PACKAGED)
 
 
-def compact(value):
-    """Floats to six significant digits, non-finite ones to None, through lists and dictionaries."""
+def compact(value, digits: int = 6):
+    """Floats to so many significant digits, non-finite ones to None, through lists and dictionaries.
+
+    Columns of diagnostics keep :data:`FEWER` digits, and none at all where a method has no such thing (an lr search has
+    hundreds of runs, and the whole store has to travel with the package).
+    """
     if isinstance(value, dict):
-        return {key: compact(item) for key, item in value.items()}
+        kept = {k: v for k, v in value.items() if not (k in FEWER and isinstance(v, list) and set(v) == {None})}
+        return {key: compact(item, FEWER.get(key, digits)) for key, item in kept.items()}
     if isinstance(value, list | tuple):
-        return [compact(item) for item in value]
+        return [compact(item, digits) for item in value]
     if isinstance(value, float):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
+        return float(f"{value:.{digits}g}") if math.isfinite(value) else None
     return value
 
 
