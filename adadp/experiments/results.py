@@ -41,7 +41,9 @@ def compact(value, digits: int = 6):
     hundreds of runs, and the whole store has to travel with the package).
     """
     if isinstance(value, dict):
-        kept = {k: v for k, v in value.items() if not (k in FEWER and isinstance(v, list) and set(v) == {None})}
+        kept = {
+            k: v for k, v in value.items() if not (k in FEWER and isinstance(v, list) and all(x is None for x in v))
+        }
         return {key: compact(item, FEWER.get(key, digits)) for key, item in kept.items()}
     if isinstance(value, list | tuple):
         return [compact(item, digits) for item in value]
