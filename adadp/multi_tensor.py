@@ -5,6 +5,8 @@ Letters as in the paper: a tensor of ``params`` is the running iterate, ``kept``
 worked through in pieces that stay in the processor's cache. A 0-dim tensor is the device path: nothing is ever read.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -108,14 +110,13 @@ def _second_half_piece(p, g, a, half, advance, relative, s, t) -> float:
     elif advance == "extrapolated":
         torch.add(a, g, alpha=-2 * half, out=p)
     s.add_(g, alpha=half)  # theta_1 - theta_hat
-    if relative:
-        largest = max(theta_1.amax().item(), -theta_1.amin().item())
-        if not largest <= 1:  # else every divisor is 1
-            s.div_(torch.abs(theta_1, out=t).clamp_min_(1))
-    if not (relative and advance == "euler"):
-        largest = p.sum().item()
+    largest = max(theta_1.amax().item(), -theta_1.amin().item()) if relative else math.inf
+    if relative and not largest <= 1:  # else every divisor is 1
+        s.div_(torch.abs(theta_1, out=t).clamp_min_(1))
     norm = torch.linalg.vector_norm(s).item()
-    return norm * norm + 0 * largest  # 0 * inf = nan
+    if largest <= 1:  # then the new iterate, theta_1 or that less s or 2 s, is as finite as the norm
+        return norm * norm
+    return norm * norm + 0 * p.sum().item()  # 0 * inf = nan
 
 
 def _second_half_lists(params, grads, kept, half, advance, relative):
