@@ -139,5 +139,5 @@ def _second_half_lists(params, grads, kept, half, advance, relative):
         torch._foreach_div_(error, theta_1)
     norms = torch.stack(torch._foreach_norm(error))
     square = (norms if norms.device.type == "mps" else norms.double()).square().sum()
-    square = square + 0 * torch.stack(torch._foreach_norm(params, 1)).amax()  # 0 * inf = nan
+    square = square + 0 * torch.stack(torch._foreach_norm(params, 1, dtype)).amax()  # 0 * inf = nan
     return square if isinstance(half, Tensor) else square.item()

@@ -247,6 +247,16 @@ def test_half_precision_parameters(path, dtype):
     torch.testing.assert_close(params[0].detach().float(), theta_1, rtol=1e-2, atol=1e-2)
 
 
+@every_path
+def test_many_half_precision_parameters_do_not_overflow(path):
+    """Their absolute values add up to more than half precision holds, and yet each is finite."""
+    params = params_of((90000,), dtype=torch.float16)
+    assert params[0].abs().sum(dtype=torch.float32) > torch.finfo(torch.float16).max
+    opt = ADADP(params, lr_of(path, 1e-3), foreach=path["foreach"])
+    feed(opt, *noise(params, 2))
+    assert opt.accepted == 1
+
+
 def test_models_that_are_converted_between_steps():
     model = nn.Linear(30, 4)
     opt = ADADP(model.parameters())
