@@ -57,7 +57,6 @@ def alternate(contenders: dict[str, Callable], *, repeats: int = REPEATS, warm_u
                 if turn >= 0:
                     timings[name].wall.append(wall)
                     timings[name].cpu.append(cpu)
-            gc.collect()
     finally:
         gc.enable()
     return timings

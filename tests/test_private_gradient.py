@@ -113,6 +113,15 @@ class Recurrent(nn.Module):
         return self.last(self.cell(x)[0][:, -1])
 
 
+class PartlyWithoutGradient(Bare):
+    """The first layer is trainable, but runs under no_grad: its gradient is zero."""
+
+    def forward(self, x):
+        with torch.no_grad():
+            h = self.first(x)
+        return self.last(torch.relu(h * self.scale))
+
+
 class Attention(nn.Module):
     def __init__(self, batch_first=True):
         super().__init__()
@@ -171,6 +180,7 @@ MODELS = {
         lambda: nn.Sequential(nn.ConvTranspose1d(2, 3, 3), nn.Flatten(), nn.Linear(24, 3)),
         lambda n: torch.randn(n, 2, 6),
     ),
+    "a part under no_grad": (PartlyWithoutGradient, lambda n: torch.randn(n, 6)),
     "attention": (Attention, lambda n: torch.randn(n, 4, 6)),
     "attention, time first": (lambda: Attention(False), lambda n: torch.randn(n, 4, 6)),
     "position embedding": (Positions, lambda n: torch.randint(0, 7, (n, 4))),

@@ -135,18 +135,22 @@ class PrivateGradient:
         fallback.check_model(self.model)
         params = [p for p in self.model.parameters() if p.requires_grad]
         size = fallback.batch_size(x, y, mask)
-        sums, total = None, 0.0
+        for p in params:
+            if not p.is_cuda:  # on a card the memory stays where it is, because a CUDA graph needs it there
+                p.grad = None
+        sums: dict[int, Tensor] = {}
+        total = 0.0
         for x_part, y_part, keep in self._physical(x, y, mask, size):
             losses, terms = self._per_example.terms(params, x_part, y_part)
             with exact(losses.device):
                 factors, counted = self._factors(losses, terms, keep)  # while the pass is still in the cache
-                sums = sums or self._start(params)
-                for p, out in zip(params, sums, strict=True):
+                for p in reversed(params):  # early layers last: most memory is theirs, and by then the rest is free
+                    out = self._sum(p, sums)
                     if id(p) in terms:
-                        terms[id(p)].add_sum(out, factors.to(out.dtype), counted)
+                        terms.pop(id(p)).add_sum(out, factors.to(out.dtype), counted)
                 total = total + (losses if keep is None else torch.where(keep, losses, 0)).sum()
-        for p, summed in zip(params, sums or self._start(params), strict=True):
-            p.grad = summed
+        for p in reversed(params):
+            p.grad = self._sum(p, sums)
         return _mean(total, size if mask is None else mask.sum(), params)
 
     def _physical(self, x, y, mask, size: int):
@@ -159,15 +163,13 @@ class PrivateGradient:
             part = slice(i, i + step)
             yield fallback.part(x, part), y[part], None if mask is None else mask[part]
 
-    @torch.no_grad()
-    def _start(self, params: list[Tensor]) -> list[Tensor]:
-        """Buffers that start with the noise and collect the sums: ``p.grad`` itself where there is one."""
-        std = self.noise_multiplier * self.max_grad_norm / self.expected_batch_size if self.noise_multiplier else 0.0
-        buffers = []
-        for p in params:
-            buffer = p.grad if _reusable(p.grad, p) else torch.empty_like(p)
-            buffers.append(_fill_noise(buffer, std, self.generator) if std else buffer.zero_())
-        return buffers
+    def _sum(self, p: Tensor, sums: dict[int, Tensor]) -> Tensor:
+        """The buffer in which a parameter's sum is collected; it starts with the noise."""
+        if id(p) not in sums:
+            buffer = p.grad if _reusable(p.grad, p) else torch.empty_like(p, requires_grad=False)
+            std = self.noise_multiplier * self.max_grad_norm / self.expected_batch_size if self.noise_multiplier else 0
+            sums[id(p)] = _fill_noise(buffer, std, self.generator) if std else buffer.zero_()
+        return sums[id(p)]
 
     def _factors(self, losses, terms, keep) -> tuple[Tensor | None, Tensor | None]:
         """Factors f_i / E of one physical batch, and which examples count at all (None: every one)."""

@@ -78,7 +78,7 @@ class PerExample:
         key = (self.model.training, len(ruled), *((t.shape[1:], t.dtype) for t in fallback.leaves(x)))
         if key not in self._layouts:
             devices = list({p.device for p in ruled if p.is_cuda})
-            with torch.random.fork_rng(devices), torch.no_grad(), Recorder(ruled) as recorder:
+            with torch.random.fork_rng(devices), torch.no_grad(), Recorder(ruled, differentiable=False) as recorder:
                 before = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]
                 fallback.call(self.model, fallback.part(x, slice(0, 1)))
                 after = [torch.get_rng_state(), *map(torch.cuda.get_rng_state, devices)]

@@ -47,11 +47,14 @@ class Call:
 
 
 class Recorder(TorchFunctionMode):
-    """Records the calls that use the ``wanted`` parameters while it is entered."""
+    """Records the calls that use the ``wanted`` parameters while it is entered.
 
-    def __init__(self, wanted: list[Tensor]):
+    With ``differentiable`` only those that gradients flow through: a part of a model may run under ``no_grad``.
+    """
+
+    def __init__(self, wanted: list[Tensor], *, differentiable: bool = True):
         super().__init__()
-        self.wanted = {id(p) for p in wanted}
+        self.wanted, self.differentiable = {id(p) for p in wanted}, differentiable
         self.calls: list[Call] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -71,9 +74,13 @@ class Recorder(TorchFunctionMode):
         out = func(*plain, **plain_kw)
         if not params:
             return out
-        if torch.is_grad_enabled() and (not out.requires_grad or out._base is not None):
-            out = _Root.apply(out, _TOKEN)
-        edge = torch.autograd.graph.get_gradient_edge(out) if out.requires_grad else None
+        edge = None
+        if torch.is_grad_enabled():
+            if not out.requires_grad or out._base is not None:
+                out = _Root.apply(out, _TOKEN)
+            edge = torch.autograd.graph.get_gradient_edge(out)
+        elif self.differentiable:
+            return out
         call = Call(func, args, kwargs, params, edge, 0)
         call.version = call.input._version
         self.calls.append(call)

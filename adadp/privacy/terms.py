@@ -67,9 +67,10 @@ class Outer:
         """Add sum_i factors_i grads_i to ``out`` by one matrix product over examples and positions."""
         if self.made is not None:
             return Dense(self.made).add_sum(out, factors, keep)
-        g = scale_rows(self.g, factors, keep)
-        a = zero_rows(self.a, keep)
-        out.addmm_(g.reshape(-1, g.shape[-1]).t(), a.reshape(-1, a.shape[-1]))
+        g, a = scale_rows(self.g, factors, keep), zero_rows(self.a, keep)
+        if a.dim() == 3:
+            g, a = g.flatten(0, 1), a.flatten(0, 1)
+        out.addmm_(g.t(), a)
 
 
 class Lookup:
