@@ -390,6 +390,25 @@ def test_a_second_backward_overwrites():
         torch.testing.assert_close(p.grad, g)
 
 
+def test_a_gradient_that_was_kept_does_not_change():
+    model = mlp()
+    grad = private(model)
+    grad.backward(torch.randn(4, 6), labels(4))
+    kept, copies = [p.grad for p in model.parameters()], [p.grad.clone() for p in model.parameters()]
+    grad.backward(torch.randn(4, 6), labels(4))
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+    assert not any(torch.equal(a, p.grad) for a, p in zip(kept, model.parameters(), strict=True))
+
+
+def test_a_failed_backward_leaves_no_gradient_behind():
+    model = mlp()
+    grad = private(model, noise_multiplier=1.0)
+    grad.backward(torch.randn(4, 6), labels(4))
+    with pytest.raises(RuntimeError):
+        grad.backward(torch.randn(4, 5), labels(4))
+    assert all(p.grad is None for p in model.parameters())
+
+
 def test_forward_and_zero_grad_before_backward_change_nothing():
     torch.manual_seed(0)
     model, x, y = mlp(), torch.randn(4, 6), labels(4)

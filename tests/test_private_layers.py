@@ -112,6 +112,16 @@ def test_the_convolution_that_broke_others():
 
 
 @pytest.mark.parametrize("channels_last", [False, True])
+def test_convolution_with_more_channels_than_window(channels_last):
+    """Its gradients are made with the longer side last, which has to be undone."""
+    torch.manual_seed(0)
+    layer, x = nn.Conv2d(1, 8, 2), randn(5, 1, 7, 6)
+    if channels_last:
+        x, layer = x.to(memory_format=torch.channels_last), layer.to(memory_format=torch.channels_last)
+    check(layer, x)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("way", ["gram", "kept", "remade"])
 def test_convolution_by_each_way(way, channels_last, monkeypatch):
     """Few positions and many channels take Gram matrices; otherwise gradients are made, and kept if they are small."""

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadp.privacy.sampling import PoissonSampling, ShuffledPartition, padded
+from adadp.privacy.sampling import PoissonSampling, ShuffledPartition, _bernoulli_indices, padded
 
 
 def _generator(seed=0):
@@ -62,6 +62,12 @@ def test_poisson_mostly_empty_batches_are_yielded():
     batches = list(PoissonSampling(0.01, 50).batches(10, _generator()))
     assert len(batches) == 50
     assert sum(len(b) == 0 for b in batches) > 30
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 7])
+def test_poisson_draws_until_the_data_end(chunk):
+    whole = _bernoulli_indices(200, 0.1, _generator())
+    assert torch.equal(_bernoulli_indices(200, 0.1, _generator(), chunk), whole)
 
 
 def test_poisson_numbers():

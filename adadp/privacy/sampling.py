@@ -159,16 +159,17 @@ def padded(batches: Iterable, size: int) -> Iterator[tuple[torch.Tensor, torch.T
         yield buffer, torch.arange(room, device=indices.device) < len(indices)
 
 
-def _bernoulli_indices(n: int, q: float, generator: torch.Generator | None) -> torch.Tensor:
+def _bernoulli_indices(n: int, q: float, generator: torch.Generator | None, chunk: int | None = None) -> torch.Tensor:
     """Indices of the successes among n independent trials of probability q, from about q*n draws instead of n.
 
     The gaps between successes are geometric: floor(log(u) / log(1 - q)) failures precede each one. In float64, because
-    float32 uniforms would round a small q by up to 1e-5 of itself.
+    float32 uniforms would round a small q by up to 1e-5 of itself. ``chunk`` draws are made at a time: by default so
+    many that a second chunk is hardly ever needed.
     """
     device = generator.device if generator is not None else None
     if q == 1:
         return torch.arange(n, device=device)
-    chunk = math.ceil(n * q + 6 * math.sqrt(n * q) + 6)
+    chunk = chunk or math.ceil(n * q + 6 * math.sqrt(n * q) + 6)
     last, found = -1.0, []
     while last < n:
         u = torch.rand(chunk, generator=generator, device=device, dtype=torch.float64)
