@@ -137,3 +137,15 @@ def test_the_price_of_tuning_at_the_limits():
     for bad in ({"runs": 2.5, "method": "composed"}, {"runs": 0.5}, {"runs": True}, {"runs": 3, "method": "grid"}):
         with pytest.raises(ValueError, match=r"runs|method"):
             tuned_epsilon(**ONE, **bad)
+
+
+@pytest.mark.parametrize("accountant", ["moments", "rdp", "pld"])
+@pytest.mark.parametrize("target", [1e-300, 1e9])
+def test_absurd_targets_get_an_answer_that_holds_or_a_reason(target, accountant):
+    known = {"delta": 1e-5, "sample_rate": 0.01, "steps": 10, "accountant": accountant}
+    try:
+        sigma = calibrate_noise_multiplier(target_epsilon=target, **known)
+    except ValueError as error:
+        assert "target_epsilon" in str(error) or "noise_multiplier" in str(error)
+    else:
+        assert epsilon(noise_multiplier=sigma, **known) <= target

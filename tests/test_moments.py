@@ -145,3 +145,17 @@ def test_orders_are_whole_numbers_from_one(orders):
 def test_order_one_alone_works():
     expected = math.log1p(0.01**2 * math.expm1(1 / 4)) + math.log(1e5)
     assert _moments(2.0, 0.01, 1, orders=(1,)).get_epsilon(delta=1e-5) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("sigma", "rate"), [(1e100, 0.01), (1.0, 1e-300), (1e90, 1e-200)])
+def test_a_release_too_small_for_a_float_is_still_a_release(sigma, rate):
+    accountant = MomentsAccountant()
+    accountant.step(noise_multiplier=sigma, sample_rate=rate, num_steps=10)
+    assert accountant.get_epsilon(delta=1e-5) >= -math.log(1e-5) / 32
+    assert accountant.get_delta(epsilon=0.0) > 0
+
+
+@pytest.mark.parametrize("sigma", [1e-300, 1e-13, 1e101, 1e300])
+def test_noise_beyond_the_range_of_its_square_is_refused(sigma):
+    with pytest.raises(ValueError, match="noise_multiplier must be 0 or between"):
+        MomentsAccountant().step(noise_multiplier=sigma, sample_rate=0.1)

@@ -55,8 +55,11 @@ def choice(name: str, value, options: tuple[str, ...]) -> str:
 
 
 def noise_multiplier(value) -> float:
-    """sigma: finite, >= 0."""
-    return real("noise_multiplier", value)
+    """sigma: 0, or between 1e-12 and 1e100; beyond, its square leaves the range of floats."""
+    sigma = real("noise_multiplier", value)
+    if sigma and not 1e-12 <= sigma <= 1e100:
+        raise ValueError(f"noise_multiplier must be 0 or between 1e-12 and 1e100, got {value!r}")
+    return sigma
 
 
 def sample_rate(value) -> float:

@@ -49,8 +49,14 @@ def calibrate_noise_multiplier(
         return min(max(math.log(value / target), -50.0), 50.0) if value > 0 else -50.0
 
     plain = max(q * math.sqrt(2 * steps * math.log(1 / delta)) / target, 0.3)  # about right where epsilon is small
-    start = _guess(target, delta, q, steps, neighbors, plain) if accountant == "pld" else plain
-    low, high = _bracket(gap, math.log(start), math.log(1e3 * plain))
+    try:
+        start = _guess(target, delta, q, steps, neighbors, plain) if accountant == "pld" else plain
+        low, high = _bracket(gap, math.log(start), math.log(1e3 * plain))
+    except OverflowError as error:
+        raise ValueError(
+            f"target_epsilon={target:g} is too extreme for accountant={accountant!r}: "
+            "its numbers leave the range of floats"
+        ) from error
     if high is None:
         floor = f": with orders up to 32 it cannot fall below {-math.log(delta) / 32:.3g}" * (accountant == "moments")
         raise ValueError(

@@ -140,6 +140,11 @@ class MomentsAccountant:
         return sum(self._releases.values())
 
     @property
+    def _released(self) -> bool:
+        """Whether anything about the data was released; log moments may be too small for a float to show it."""
+        return any(q > 0 and times > 0 for (_, q), times in self._releases.items())
+
+    @property
     def log_moments(self) -> np.ndarray:
         """The sum of the log moments over all releases, one an order."""
         total = np.zeros(len(self.orders))
@@ -152,7 +157,7 @@ class MomentsAccountant:
     def _best(self, delta: float) -> tuple[float, int | None]:
         """The smallest epsilon and the order that gives it (none: nothing was released, or no noise was added)."""
         moments = self.log_moments
-        if not moments.any():
+        if not self._released:
             return 0.0, None
         candidates = (moments - math.log(arguments.delta(delta))) / np.array(self.orders)
         best = int(np.argmin(candidates))
@@ -167,7 +172,7 @@ class MomentsAccountant:
         """Delta at ``epsilon``, at most 1."""
         epsilon = arguments.real("epsilon", epsilon)
         moments = self.log_moments
-        if not moments.any():
+        if not self._released:
             return 0.0
         return float(min(1.0, np.exp(np.min(np.minimum(moments - epsilon * np.array(self.orders), 0.0)))))
 
