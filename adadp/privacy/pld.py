@@ -72,7 +72,8 @@ def pld_epsilon(sigma: float, q: float, steps: int, delta: float, neighbors: str
     """
     replace = neighbors == "replace_one"
     if q == 1:
-        exact = get_epsilon_gaussian(sigma / (2 if replace else 1) / math.sqrt(steps), delta)
+        with np.errstate(all="ignore"):
+            exact = get_epsilon_gaussian(sigma / (2 if replace else 1) / math.sqrt(steps), delta)
         return float(exact * (1 + 1e-9) + 1e-11) if exact > 0 else 0.0
     if delta < SMALLEST_DELTA:
         raise ValueError(f"delta must be >= {SMALLEST_DELTA:g} for accountant='pld', got {delta!r}; use 'rdp'")
@@ -81,7 +82,7 @@ def pld_epsilon(sigma: float, q: float, steps: int, delta: float, neighbors: str
     bound = replace_one_epsilon if replace else rdp_epsilon
     spread = loss_moments(sigma, q, replace)[1]
     rounding = 2e-16 * steps / spread  # mass that rounding adds to the composition, times the squared fraction
-    if 25 * rounding > 0.2:
+    if 25 * rounding > 2:
         return bound(sigma, q, steps, delta)
     width = interval(sigma, q, steps, replace)
     value = _compose(sigma, q, steps, delta, replace, width)
