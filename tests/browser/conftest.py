@@ -66,6 +66,7 @@ def visit(chromium):
     def go(url, *, theme="light", script="", **options):
         context = chromium.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
+        context.set_default_timeout(180_000)  # a busy machine is slow, not wrong
         context.add_init_script(f"try {{ localStorage.mode = localStorage.theme = '{theme}' }} catch (e) {{}}")
         if script:
             context.add_init_script(script)
