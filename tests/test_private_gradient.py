@@ -510,6 +510,12 @@ def test_bfloat16_autocast():
     assert (found - expected).norm() < 0.05 * expected.norm()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_in_half_precision_are_refused(dtype):
+    with pytest.raises(ValueError, match=r"cannot carry private gradients.*torch\.autocast"):
+        private(mlp(dtype)).backward(torch.randn(4, 6, dtype=dtype), labels(4))
+
+
 class WithBatchNorm(nn.Sequential):
     def __init__(self, **kwargs):
         super().__init__(nn.Linear(6, 5), nn.BatchNorm1d(5, **kwargs), nn.Linear(5, 3))
@@ -610,6 +616,8 @@ def test_shapes_that_do_not_fit(x, y, mask, match):
 def test_an_input_that_is_no_tensor():
     with pytest.raises(TypeError, match="x must be a tensor"):
         private(mlp()).backward([[1.0, 2.0]], labels(1))
+    with pytest.raises(TypeError, match="y must be a tensor"):
+        private(mlp()).backward(torch.zeros(4, 6), [0, 1, 2, 0])
 
 
 def test_mostly_empty_poisson_batches_train_and_noise():

@@ -35,6 +35,22 @@ def check_model(model: nn.Module) -> None:
             raise ValueError(f"model: {type(module).__name__} at {name or 'the top'!r} {reason}")
 
 
+def trainable(model: nn.Module) -> list[Tensor]:
+    """The parameters that get a gradient.
+
+    Raises:
+        ValueError: one of them is in half precision.
+    """
+    params = [p for p in model.parameters() if p.requires_grad]
+    for p in params:
+        if p.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"model: a parameter of type {p.dtype} cannot carry private gradients, since rounding would break the "
+                "bound on their norm; keep parameters in float32 and use torch.autocast"
+            )
+    return params
+
+
 def _embedding_reason(module) -> str | None:
     """Why an embedding is refused, or None."""
     if not module.weight.requires_grad:
@@ -76,6 +92,8 @@ def batch_size(x, y: Tensor, mask: Tensor | None) -> int:
     if len(sizes) > 1:
         raise ValueError(f"x: its tensors hold different numbers of examples: {sorted(sizes)}")
     size = sizes.pop()
+    if not isinstance(y, Tensor):
+        raise TypeError(f"y must be a tensor, got {type(y).__name__}")
     if len(y) != size:
         raise ValueError(f"y holds {len(y)} examples and x holds {size}")
     if mask is not None and (mask.shape != (size,) or mask.dtype != torch.bool):

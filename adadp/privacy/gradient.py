@@ -70,6 +70,9 @@ class PrivateGradient:
         tied or twice-used parameter              its contributions are added before the norm is taken
         ``backward`` twice before a step          the second overwrites ``grad``: nothing accumulates and no
                                                   ``zero_grad`` is needed; account for both
+        padding, marked by ``mask``               absent: not in the sum, not in the loss
+        autocast                                  norms, sums and noise in the parameters' own precision
+        parameters in half precision              refused: rounding would break the bound on the norm
         sigma = 0, C = inf                        the plain gradient of sum(losses) / E
         ========================================  ==========================================================
 
@@ -133,7 +136,7 @@ class PrivateGradient:
             RuntimeError: an operation that cannot be differentiated one example at a time.
         """
         fallback.check_model(self.model)
-        params = [p for p in self.model.parameters() if p.requires_grad]
+        params = fallback.trainable(self.model)
         size = fallback.batch_size(x, y, mask)
         for p in params:
             if not p.is_cuda:  # on a card the memory stays where it is, because a CUDA graph needs it there

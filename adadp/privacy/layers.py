@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adadp.privacy.convolution import convolution
-from adadp.privacy.terms import Dense, Lookup, Outer
+from adadp.privacy.lookup import Lookup
+from adadp.privacy.terms import Dense, Outer
 
 
 def linear(g: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> dict[str, Callable]:

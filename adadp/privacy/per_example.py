@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from adadp.privacy import fallback
 from adadp.privacy.recording import Recorder
-from adadp.privacy.terms import Dense, exact, merge
+from adadp.privacy.terms import Dense, exact
+from adadp.privacy.tied import merge
 
 
 class PerExample:
