@@ -69,11 +69,9 @@ def in_words(rows: Sequence[Mapping]) -> str:
 def _cell(key: str, value) -> str:
     """One value as wide as its heading needs; texts to the left, numbers to the right."""
     width = max(len(key), 8 if key == "data" else 5)
-    if isinstance(value, str) and key == "data":
-        return value.ljust(width)
-    return (value if isinstance(value, str) else f"{value:.3f}" if isinstance(value, float) else f"{value}").rjust(
-        width
-    )
+    if isinstance(value, str):
+        return value.ljust(width) if key == "data" else value.rjust(width)
+    return (f"{value:g}" if key == "sigma" else f"{value:.3f}").rjust(width)
 
 
 def orders(sigmas: Sequence[float], *, sample_rate: float, steps: int, delta: float, last: int = 32) -> Figure:
