@@ -6,6 +6,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import matplotlib
 import pytest
 import torch
 from hypothesis import settings
@@ -19,6 +20,14 @@ settings.load_profile("adadp")
 def _one_thread():
     torch.set_num_threads(1)
     yield
+
+
+@pytest.fixture(autouse=True)
+def _style_of_ones_own():
+    """No test leaves matplotlib in another style than it found."""
+    before = matplotlib.rcParams.copy()
+    yield
+    dict.update(matplotlib.rcParams, before)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from adadp.figures.recorder import Camera, record
 from adadp.figures.widgets import View, explorer
 
 
+@matplotlib.rc_context(style.RC)
 def two_panels(tols=5, sigmas=4, points=120):
     """An explorer in which a line, markers, a level, a band, a text, numbers and words change."""
     fig = style.figure(panels=2)
@@ -201,6 +203,8 @@ def test_pages_are_the_same_every_time_and_have_no_ids():
     code = "import runpy, sys; sys.stdout.write(ascii(runpy.run_path(sys.argv[1])['two_panels']().html))"
     other = subprocess.run([sys.executable, "-c", code, __file__], capture_output=True, text=True, check=True)
     assert other.stdout == ascii(page)
+    with matplotlib.rc_context({"lines.linewidth": 9, "font.size": 20, "axes.unicode_minus": False}):
+        assert two_panels().html == page
     assert not re.search(r"\sid=|url\(#|https?://(?!www\.w3\.org/2000/svg)", page)
 
 

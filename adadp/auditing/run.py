@@ -78,7 +78,8 @@ def run_audit(
         quick: 1000 observations a side instead of 5000, 50 pairs of batches instead of 500.
         one_run: also guess a thousand canaries from a single run.
         observations: of each side, if neither 1000 nor 5000 will do.
-        noise_multiplier, max_grad_norm, delta, confidence: what is declared, and how sure to be.
+        noise_multiplier, max_grad_norm, delta, confidence: what is declared, and how sure to be of the bounds on
+            privacy (the noise itself is judged at the confidence of :func:`audit_noise`).
         strict: raise when an audit fails; False: return the results all the same.
     Returns:
         Results in this order: sensitivity under add/remove and replace-one, noise, canary in G1, canary in G2, their
@@ -97,7 +98,7 @@ def run_audit(
     results = [
         audit_sensitivity(gradient, **declared, neighbors=neighbors, trials=trials) for neighbors in arguments.NEIGHBORS
     ]
-    results.append(audit_noise(gradient, **declared, confidence=confidence))
+    results.append(audit_noise(gradient, **declared))
     results += audit_releases(gradient, **declared, observations=observations, confidence=confidence, delta=delta)
     if one_run:
         scaled = declared | {"noise_multiplier": noise_multiplier * math.sqrt(2)}  # two gradients spend what one did

@@ -105,7 +105,7 @@ def audit_noise(
     max_grad_norm: float = 1.0,
     noise_multiplier: float = 1.0,
     expected_batch_size: float = 8.0,
-    confidence: float = 0.95,
+    confidence: float = 0.999,
     seed: int = 0,
 ) -> AuditResult:
     """Release empty batches, which are noise and nothing else, in pairs like ADADP's G1 and G2, and test the noise.
@@ -116,7 +116,8 @@ def audit_noise(
     Args:
         gradient, model, x, y, loss, max_grad_norm, noise_multiplier: as for :func:`audit_sensitivity`, sigma > 0.
         expected_batch_size: E, the declared divisor.
-        confidence: of the whole audit.
+        confidence: of the whole audit; so high because right noise fails it in one audit of 1 / (1 - confidence), and
+            because faults of noise are plain to see in so many draws.
     Returns:
         ``bound``: the smallest upper confidence limit of any parameter's noise over the declared noise; ``limit``: 1.
     Raises:

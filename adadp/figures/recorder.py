@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 
+import matplotlib
 import numpy as np
 from matplotlib.axis import Axis
 from matplotlib.backend_bases import GraphicsContextBase, RendererBase
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path
 from PIL import Image
 
+from adadp.figures import style
 from adadp.figures.svg import UNIT, Drawing, Element, numbers, paint, path_data
 from adadp.figures.text import STRIP
 
@@ -184,6 +186,7 @@ class Camera:
     figure belongs to the camera until :meth:`release`.
     """
 
+    @matplotlib.rc_context(style.RC)
     def __init__(self, fig: Figure):
         self.figure = fig
         self._dpi, self._engine = fig.dpi, fig.get_layout_engine()
@@ -204,6 +207,7 @@ class Camera:
         self.figure.dpi = self._dpi
         self.figure.set_layout_engine(self._engine)
 
+    @matplotlib.rc_context(style.RC)  # ticks are made when they are drawn
     def record(self) -> Drawing:
         """Draw the figure as it is now."""
         looks = {axis: _look(axis) for axis in self._axes}

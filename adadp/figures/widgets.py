@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 
+import matplotlib
 from matplotlib.figure import Figure
 
 from adadp.figures import show, style, text
@@ -90,7 +91,8 @@ class Explorer:
     def view(self, **values: Value) -> View:
         """Call the drawing function at any values; a bare figure gets a text alternative that names the values."""
         try:
-            view = self.draw(**values)
+            with matplotlib.rc_context(style.RC):
+                view = self.draw(**values)
         except Exception as error:
             error.add_note(f"while drawing the figure at {self.at(**values)}")
             raise
