@@ -208,6 +208,25 @@ def test_pages_are_the_same_every_time_and_have_no_ids():
     assert not re.search(r"\sid=|url\(#|https?://(?!www\.w3\.org/2000/svg)", page)
 
 
+def test_numbers_may_come_and_go():
+    """Every place that the page's script writes to is in the page, also what the first position does not have."""
+
+    @matplotlib.rc_context(style.RC)
+    def draw(a):
+        fig = style.figure()
+        fig.axes[0].plot([0, 1], [0, a])
+        return View(fig, {"always": str(a)} | ({"later": "here"} if a > 1 else {"first": "only"}))
+
+    page = explorer(draw, {"a": [1, 2, 3]}, start={"a": 1}).html
+    written = {slot[0] for slot in data_of(page)["slots"]}
+    assert written == {int(n) for n in re.findall(r'data-k="(\d+)"', page)}
+    assert re.findall(r"<dt>(.*?)</dt><dd[^>]*>(.*?)</dd>", page) == [
+        ("always", "1"),
+        ("first", "only"),
+        ("later", "–"),
+    ]
+
+
 def test_texts_are_escaped():
     fig = style.figure()
     note = fig.axes[0].text(0, 0, "")

@@ -143,9 +143,10 @@ class Explorer:
         frames, view = self._film()
         marks = {key: f' data-k="{n}"' for n, key in enumerate(frames.targets)}
         rows = "".join(_row(axis) for axis in self.axes)
+        names = view.numbers | {key[1]: "–" for key in marks if key[0] == "number" and key[1] not in view.numbers}
         numbers = "".join(
             f"<div><dt>{html.escape(name)}</dt><dd{marks.get(('number', name), '')}>{html.escape(value)}</dd></div>"
-            for name, value in view.numbers.items()
+            for name, value in names.items()
         )
         data = {"labels": [[a.show(v) for v in a.values] for a in self.axes], **frames.data()}
         packed = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
