@@ -92,13 +92,26 @@ def visit(chromium):
 
 @pytest.fixture(scope="package")
 def built(request):
-    """Folder of the built book: ``$ADADP_BOOK_HTML``, else the newest in ``_build``, else it is built now."""
+    """Folder of the built book: ``$ADADP_BOOK_HTML``, else one in ``_build`` newer than its sources, else built now."""
     if given := os.environ.get("ADADP_BOOK_HTML"):
         if not (Path(given) / "index.html").is_file():
             pytest.fail(f"ADADP_BOOK_HTML={given} holds no index.html")
         return Path(given)
-    found = sorted(ROOT.glob("_build/*/index.html"), key=lambda path: path.stat().st_mtime)
-    return found[-1].parent if found else request.getfixturevalue("book")
+    found = sorted(ROOT.glob("_build/*/index.html"), key=_changed)
+    if found and _changed(found[-1]) > max(map(_changed, _sources())):
+        return found[-1].parent
+    return request.getfixturevalue("book")
+
+
+def _changed(path):
+    return path.stat().st_mtime
+
+
+def _sources():
+    """Everything the book is made of."""
+    folders = [ROOT / name for name in ("adadp", "book", "notebooks")]
+    files = [p for folder in folders for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    return [*files, ROOT / "_config.yml", ROOT / "_toc.yml"]
 
 
 @pytest.fixture(scope="package")
