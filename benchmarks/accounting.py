@@ -1,4 +1,4 @@
-"""Median milliseconds of one epsilon for the paper's settings, nothing cached: wall clock, and processor time beside it.
+"""Median milliseconds of one epsilon for the paper's settings, nothing cached: wall clock and processor time.
 
 Run: python benchmarks/accounting.py
 """
