@@ -5,8 +5,14 @@ import difflib
 import sys
 from collections.abc import Iterable
 
+from adadp.rounding import round_up
+
 ACCOUNTANTS = ("moments", "rdp", "pld")
 NEIGHBORS = ("add_remove", "replace_one")
+FAULTS = (
+    "noise-divided-twice", "no-noise-on-g2", "one-draw-for-two-parameters", "one-draw-for-g1-and-g2",
+    "clipping-ignored", "divisor-is-the-drawn-size", "clipping-per-parameter",
+)  # fmt: skip
 PROFILES = ("paper", "full-data", "laptop", "pilot", "quick")
 
 
@@ -59,9 +65,14 @@ def audit(a: argparse.Namespace) -> None:
     """Every audit's result, then whether all passed."""
     from adadp.auditing import run_audit
 
+    gradient = {}
+    if a.plant:
+        from adadp.auditing.faults import FAULTS as planted
+
+        gradient = {"gradient": planted[a.plant]}
     found = run_audit(
-        quick=a.profile == "quick", one_run=not a.no_one_run, noise_multiplier=a.noise_multiplier, delta=a.delta,
-        confidence=a.confidence, seed=a.seed, strict=False,
+        **gradient, quick=a.profile == "quick", one_run=not a.no_one_run, noise_multiplier=a.noise_multiplier,
+        delta=a.delta, confidence=a.confidence, seed=a.seed, strict=False,
     )  # fmt: skip
     for result in found:
         print(result)
@@ -86,14 +97,14 @@ def epsilon(a: argparse.Namespace) -> None:
     steps = _steps(a)
     plan = {"sample_rate": a.sample_rate, "steps": steps, "delta": a.delta, "neighbors": a.neighbors}
     if a.accountant:
-        print(f"{epsilon(noise_multiplier=a.noise_multiplier, accountant=a.accountant, **plan):.6g}")
+        print(round_up(epsilon(noise_multiplier=a.noise_multiplier, accountant=a.accountant, **plan), 6))
         return
     names = ACCOUNTANTS if a.neighbors == "add_remove" else ("pld",)
     values = {name: epsilon(noise_multiplier=a.noise_multiplier, accountant=name, **plan) for name in names}
     said = f"Poisson sampling at rate {a.sample_rate:.6g}, delta {a.delta:g}, neighbours {a.neighbors}"
     print(f"{steps} gradients, {said}")
     for name, value in values.items():
-        print(f"  {name:8} {value:.4f}")
+        print(f"  {name:8} {round_up(value, decimals=4)}")
 
 
 def calibrate(a: argparse.Namespace) -> None:
@@ -103,7 +114,7 @@ def calibrate(a: argparse.Namespace) -> None:
     plan = {"sample_rate": a.sample_rate, "steps": _steps(a), "delta": a.delta}
     plan |= {"neighbors": a.neighbors, "accountant": a.accountant}
     sigma = calibrate_noise_multiplier(target_epsilon=a.target_epsilon, **plan)
-    print(f"noise_multiplier {sigma!r}  (epsilon {epsilon(noise_multiplier=sigma, **plan):.6g})")
+    print(f"noise_multiplier {sigma!r}  (epsilon {round_up(epsilon(noise_multiplier=sigma, **plan), 6)})")
 
 
 def choose(value: str, names: Iterable[str], what: str) -> str:
@@ -130,12 +141,14 @@ def _print_table(rows: list[dict]) -> None:
         print("  nothing stored yet")
         return
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    cells = [[_cell(row.get(name), name.startswith("epsilon")) for name in names] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     for line in [names, *cells]:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _cell(value) -> str:
-    """A value of a table."""
-    return "-" if value is None else f"{value:.5g}" if isinstance(value, float) else str(value)
+def _cell(value, upwards: bool = False) -> str:
+    """A value of a table; an epsilon is rounded upwards."""
+    if not isinstance(value, float):
+        return "-" if value is None else str(value)
+    return round_up(value, 5) if upwards else f"{value:.5g}"

@@ -1,6 +1,7 @@
 """The program: every mistake is one line that says what to do, with the right exit code."""
 
 import errno
+import functools
 import json
 import os
 import signal
@@ -285,6 +286,41 @@ def test_audit_shows_every_result_and_fails_loudly(capsys, monkeypatch, passed):
     assert out.splitlines() == ["PASS one", "second"]
     assert (code, err == "") == ((0, True) if passed else (2, False)) and ("1 of 2 audits failed" in err) != passed
     assert seen | {"quick": False, "one_run": False, "noise_multiplier": 2.0, "strict": False} == seen
+
+
+def test_calibrate_takes_the_short_name_of_its_target(capsys):
+    plan = ["--sample-rate", "1/300", "--steps", "3000", "--accountant", "rdp"]
+    short, long = (call(capsys, "calibrate", flag, "1.5", *plan) for flag in ("--epsilon", "--target-epsilon"))
+    assert short == long and short[0] == 0
+
+
+def test_printed_epsilons_are_never_below_the_computed(capsys):
+    plan = {"noise_multiplier": 1.7, "sample_rate": 0.013, "steps": 777, "delta": 1e-5}
+    argv = [f"--{name.replace('_', '-')}={value}" for name, value in plan.items()]
+    lines = call(capsys, "epsilon", *argv)[1].splitlines()[1:]
+    shown = dict(line.split() for line in lines)
+    for name, text in shown.items():
+        exact = adadp.epsilon(**plan, accountant=name)
+        assert exact <= float(text) < exact + 1.01e-4
+        alone = float(call(capsys, "epsilon", *argv, "--accountant", name)[1])
+        assert exact <= alone < exact * (1 + 2e-5)
+    assert commands._cell(0.123451, upwards=True) == "0.12346" and commands._cell(0.123451) == "0.12345"
+
+
+@pytest.mark.parametrize("name", commands.FAULTS)
+def test_a_planted_fault_ends_the_audit_with_an_error(capsys, monkeypatch, name):
+    from adadp import auditing
+
+    quickly = functools.partial(auditing.run_audit, observations=20)
+    monkeypatch.setattr(auditing, "run_audit", quickly)
+    code, out, err = call(capsys, "audit", "--plant", name, "--no-one-run")
+    assert code == 2 and "FAIL" in out and "less private than it declares" in err
+
+
+def test_the_faults_that_can_be_planted_are_those_of_the_package():
+    from adadp.auditing.faults import FAULTS
+
+    assert tuple(FAULTS) == commands.FAULTS
 
 
 @pytest.mark.slow

@@ -28,13 +28,14 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "history": 1,
     "progress": 0,
     "readers": 0,
+    "rounding": 0,
     "checkpoint": 0,
     "reference": 1,
     "figures": 5,
 }
 STAND_APART = {"figures", "publishing", "checkpoint", "reference"}
 MAY_IMPORT = {  # what the apart ones and the special cases may use
-    "figures": {"step_size", "reference", "experiments", "privacy"},
+    "figures": {"step_size", "reference", "experiments", "privacy", "rounding"},
     "publishing": set(),
     "checkpoint": set(),
     "reference": set(),

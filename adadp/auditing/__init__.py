@@ -6,6 +6,8 @@ C and no more; without data, the noise must have its declared scale and be indep
 crafted record. One run (:mod:`adadp.auditing.one_run`): a thousand records, each in or out, guessed from a single run.
 The last two give lower bounds that hold with a stated confidence, whatever the code under audit does.
 
+Private gradients with planted faults, to see an audit fail, are in :mod:`adadp.auditing.faults`.
+
 An audit that passes proves nothing: it bounds privacy from the other side than an accountant does.
 """
 

@@ -12,6 +12,7 @@ from adadp.auditing.report import AuditResult
 from adadp.optimizer import ADADP
 from adadp.privacy import arguments
 from adadp.privacy.gradient import PrivateGradient
+from adadp.rounding import round_down
 
 _WIDTH, _OTHERS = 8, 8
 
@@ -103,7 +104,9 @@ def audit_releases(
         confidence: of every bound.
         delta: for the epsilon in the detail.
     Returns:
-        Three results in mu: canary in G1, canary in G2, independence of G1 and G2.
+        Three results in mu: canary in G1, canary in G2, independence of G1 and G2. ``evidence``: ``scores`` and
+        ``inside``, (2 * observations,) each, in units of C with the means 0 and 1 that are declared; the ``threshold``;
+        ``epsilon``, the bound at ``delta``; for the third also ``first`` and ``second``, the noise in G1 and in G2.
     Raises:
         ValueError: naming the argument.
     """
@@ -121,9 +124,14 @@ def audit_releases(
     }
     results = []
     for name, (score, inside) in looks.items():
-        said = score > 0.5
+        said = ~np.isfinite(score) | (score > 0.5)  # what is no number shows the canary
         mu = mu_lower_bound(int((said & ~inside).sum()), int((~said & inside).sum()), observations, confidence)
-        shown = get_epsilon_gaussian(1 / mu, delta) if mu > 0 else 0.0
-        detail = f"epsilon >= {shown:.3g} at delta {delta:g} for one release"
-        results.append(AuditResult(name, mu <= 1 / sigma, mu, 1 / sigma, "mu", confidence, observations, detail))
+        shown = float(get_epsilon_gaussian(1 / mu, delta)) if mu > 0 else 0.0
+        detail = f"epsilon >= {round_down(shown)} at delta {delta:g} for one release"
+        evidence = {"scores": score, "inside": inside, "threshold": 0.5, "epsilon": shown}
+        if name.startswith("independence"):
+            evidence |= {"first": centred_first - in_first, "second": centred_second - in_second}
+        results.append(
+            AuditResult(name, mu <= 1 / sigma, mu, 1 / sigma, "mu", confidence, observations, detail, evidence)
+        )
     return tuple(results)

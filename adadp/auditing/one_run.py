@@ -103,7 +103,8 @@ def audit_one_run(
         canaries: m >= 10.
         delta, confidence: of the bound.
     Returns:
-        ``bound`` and ``limit`` in epsilon.
+        ``bound`` and ``limit`` in epsilon. ``evidence``: ``scores`` and ``inside``, (canaries,) each, and ``each``, how
+        many are guessed at either end of the ranking.
     Raises:
         ValueError: naming the argument.
     """
@@ -120,7 +121,8 @@ def audit_one_run(
     bound = one_run_epsilon(canaries, 2 * each, correct, delta, confidence)
     limit = accounted_epsilon(noise_multiplier=sigma, sample_rate=1.0, steps=steps, delta=delta, accountant="pld")
     detail = f"{correct} of {2 * each} guesses right, delta {delta:g}"
-    return AuditResult("one run", bound <= limit, bound, limit, "epsilon", confidence, canaries, detail)
+    evidence = {"scores": scores, "inside": inside, "each": each}
+    return AuditResult("one run", bound <= limit, bound, limit, "epsilon", confidence, canaries, detail, evidence)
 
 
 def _run_once(gradient: MakeGradient, C: float, sigma: float, steps: int, inside: np.ndarray, seed: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import numpy as np
 import torch
 from scipy.stats import chi2, norm
 from torch import Tensor, nn
@@ -53,7 +54,8 @@ def audit_sensitivity(
         neighbors: "add_remove" or "replace_one".
         trials: pairs of neighbouring batches, of 0 to N/4 records beside the one that differs.
     Returns:
-        ``bound``: the largest difference seen, over C; ``limit``: 1 or 2. Exact up to rounding.
+        ``bound``: the largest difference seen, over C; ``limit``: 1 or 2. Exact up to rounding. ``evidence``:
+        ``differences``, that of each pair over C, (trials,).
     Raises:
         ValueError: naming the argument.
 
@@ -75,7 +77,7 @@ def audit_sensitivity(
         loss=loss,
         generator=(noise := torch.Generator()),
     )
-    draw, worst, same_use = torch.Generator().manual_seed(seed), 0.0, True
+    draw, differences, same_use = torch.Generator().manual_seed(seed), [], True
     for trial in range(trials):
         size = int(torch.randint(0, largest + 1, (), generator=draw)) if trial else 0
         order = torch.randperm(len(x), generator=draw)
@@ -86,13 +88,16 @@ def audit_sensitivity(
             grad.backward(x[batch], y[batch])
             sums.append(released(model) * ((largest + 1) // 2))
             states.append(noise.get_state())
-        worst = max(worst, float((sums[0] - sums[1]).norm()) / C)
+        differences.append(float((sums[0] - sums[1]).norm()) / C)
         same_use = same_use and torch.equal(*states)
+    worst = math.nan if any(map(math.isnan, differences)) else max(differences)
     passed = worst <= limit * (1 + _ROUNDING) and same_use
     reason = "" if passed else f"one record changed the released sum by {worst:.3g} C with the randomness held"
     if not same_use:
         reason = "the number of random draws depends on the batch"
-    return AuditResult(f"sensitivity ({neighbors})", passed, worst, limit, "sensitivity / C", 1.0, trials, reason)
+    evidence = {"differences": np.array(differences)}
+    name = f"sensitivity ({neighbors})"
+    return AuditResult(name, passed, worst, limit, "sensitivity / C", 1.0, trials, reason, evidence)
 
 
 def audit_noise(
