@@ -183,9 +183,10 @@ def _add_results(commands) -> argparse.ArgumentParser:
     p = _add(commands, "results", actions.results, "look at the stored results, or compute some again and compare",
              "adadp results status                  stored and planned runs by experiment",
              "adadp results table dp-adam-mnist     one row a curve",
+             "adadp results claims                  the paper's claims, judged from what is stored",
              "adadp results verify --sample 3       three stored runs, computed again")  # fmt: skip
-    p.add_argument("action", metavar="status|table|verify", help="what to do")
-    p.add_argument("experiment", nargs="*", metavar="EXPERIMENT", help="only these experiments (default: all)")
+    p.add_argument("action", metavar="|".join(actions.ACTIONS), help="what to do")
+    p.add_argument("experiment", nargs="*", metavar="NAME", help="only these experiments or claims (default: all)")
     _choice(p, "--profile", PROFILES, "paper", "which results")
     p.add_argument("--sample", type=int, default=3, metavar="K", help="verify: runs to compute again (default: 3)")
     p.add_argument("--seed", type=int, default=0, help="verify: which runs are drawn (default: 0)")

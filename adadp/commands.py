@@ -13,6 +13,7 @@ FAULTS = (
     "noise-divided-twice", "no-noise-on-g2", "one-draw-for-two-parameters", "one-draw-for-g1-and-g2",
     "clipping-ignored", "divisor-is-the-drawn-size", "clipping-per-parameter",
 )  # fmt: skip
+ACTIONS = ("status", "table", "verify", "claims")
 PROFILES = ("paper", "full-data", "laptop", "pilot", "quick")
 
 
@@ -44,7 +45,9 @@ def results(a: argparse.Namespace) -> None:
     """Show what is stored, or check some of it."""
     from adadp.experiments import grids, results
 
-    choose(a.action, ("status", "table", "verify"), "action")
+    choose(a.action, ACTIONS, "action")
+    if a.action == "claims":
+        return _claims(a)
     names = [choose(name, grids.EXPERIMENTS, "experiment") for name in a.experiment] or list(grids.EXPERIMENTS)
     records = results.load(a.folder, a.profile)
     if a.action == "status":
@@ -59,6 +62,17 @@ def results(a: argparse.Namespace) -> None:
         _print_table(rows)
         if any(row["ok"] is False for row in rows):
             raise RuntimeError("some runs came out differently (ok: False)")
+
+
+def _claims(a: argparse.Namespace) -> None:
+    """Every claim of the paper with its verdict, as the page Claims shows it."""
+    from adadp.experiments.claims import CLAIMS, rules_commit
+    from adadp.figures import claims
+
+    ids = [choose(name, [c.id for c in CLAIMS], "claim") for name in a.experiment]
+    found = claims.stored_reports(a.folder, ids)
+    print(claims.Cards(found))
+    print(f"\n{len(found)} claims: {claims.counts(found)}; rules last changed in commit {rules_commit() or 'unknown'}")
 
 
 def audit(a: argparse.Namespace) -> None:

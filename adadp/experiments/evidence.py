@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from adadp.experiments.configs import from_dict
 from adadp.experiments.results import curves
 
 HOLDS = "holds"
@@ -16,15 +17,27 @@ UNTESTABLE = "not testable here"
 INCOMPLETE = "not complete yet"
 
 
+def profile_of(experiment: str) -> str:
+    """The size an experiment is judged at."""
+    return "laptop" if experiment.startswith("fed-") else "paper"
+
+
 class MissingRuns(Exception):
     """Runs that a rule needs are not stored."""
 
 
 class Evidence:
-    """Stored results as a rule sees them; remembers which runs it used."""
+    """Stored results as a rule sees them; remembers which curves and runs it used.
 
-    def __init__(self, records: dict):
-        self.records, self.used, self._curves = records, {}, {}
+    Args:
+        records: id -> stored record.
+        complete: a curve that lacks a seed counts as missing; otherwise one seed is enough (for a look ahead, never for
+            a verdict).
+    """
+
+    def __init__(self, records: dict, *, complete: bool = True):
+        self.records, self.complete = records, complete
+        self.used, self.seen, self._curves = {}, {}, {}
 
     def curves(self, experiment: str, role: str | None = None, sigma: float | None = None) -> list[dict]:
         """Complete curves of that role and sigma.
@@ -33,17 +46,22 @@ class Evidence:
             MissingRuns: there is none, or one lacks a seed.
         """
         if experiment not in self._curves:
-            profile = "laptop" if experiment.startswith("fed-") else "paper"
-            self._curves[experiment] = curves(experiment, self.records, profile)
+            self._curves[experiment] = self.known(experiment)
         found = [
             c
             for c in self._curves[experiment]
             if role in (None, c["role"]) and sigma in (None, c["config"].get("noise_multiplier"))
         ]
-        if not found or any(len(c["records"]) < c["planned"] for c in found):
+        if not found or any(len(c["records"]) < (c["planned"] if self.complete else 1) for c in found):
             raise MissingRuns(f"{experiment}: {role or 'all'}" + (f" at sigma {sigma:g}" if sigma is not None else ""))
-        self.used |= {r["id"]: r for c in found for r in c["records"]}
+        for curve in found:
+            self.used |= {r["id"]: r for r in curve["records"]}
+            self.seen[experiment, from_dict(curve["config"]).id] = curve
         return found
+
+    def known(self, experiment: str) -> list[dict]:
+        """All curves of an experiment, as far as they are stored."""
+        return curves(experiment, self.records, profile_of(experiment))
 
     def runs(self, experiment: str, role: str, sigma: float) -> list[dict]:
         """The records of one curve, one a seed."""

@@ -102,8 +102,13 @@ def curves(experiment: str, records: dict, profile: str = "paper") -> list[dict]
     Returns:
         one dictionary a curve: role, peeking, tier, config (of one seed, as a dictionary), records, planned (seeds).
     """
+    return grouped(grids.cells(experiment, records, profile), records)
+
+
+def grouped(cells, records: dict) -> list[dict]:
+    """Cells as curves, see :func:`curves`."""
     groups: dict = {}
-    for cell in grids.cells(experiment, records, profile):
+    for cell in cells:
         key = (cell.role, cell.config.but(seed=0).id)
         new = dict(
             role=cell.role, peeking=cell.peeking, config=cell.config.to_dict(), tier=cell.tier, records=[], planned=0

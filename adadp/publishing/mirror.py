@@ -36,7 +36,7 @@ def lay_out(root: Path, src: Path, executed: list[Page], facts: dict[str, Any]) 
     """
     shutil.rmtree(src, ignore_errors=True)
     src.mkdir(parents=True)
-    skip = shutil.ignore_patterns("__pycache__", "stored", ".ipynb_checkpoints")
+    skip = shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
     for folder in ("book", "notebooks", "adadp"):
         if (root / folder).is_dir():
             shutil.copytree(root / folder, src / folder, ignore=skip)

@@ -2,10 +2,14 @@
 
 import html
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 FILE = "build-facts.json"
+STORED = "adadp/experiments/stored"
+_COMMIT = re.compile(r"(>|\s)([0-9a-f]{40})(?=[<.,;\s])")
 
 
 def clean_scripts(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
@@ -30,6 +34,30 @@ def add_execution(app: Any, pagename: str, templatename: str, context: dict[str,
     if run:
         line = f"This page was executed on {run['date']} in {run['seconds']:.0f} s."
         context["theme_extra_footer"] = f'{context.get("theme_extra_footer", "")}<p class="adadp-origin">{line}</p>'
+
+
+def link_commits(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Where the book knows its public repository, a full commit name that a page quotes leads to that commit."""
+    url = app.config.html_theme_options.get("repository_url")
+    if url and doctree is not None and context.get("body"):
+        context["body"] = linked(context["body"], url)
+
+
+def linked(body: str, url: str) -> str:
+    """Commit names in running text as links.
+
+    Example:
+        >>> linked("in commit <span>" + 40 * "a" + "</span>", "https://host/x")[:60]
+        'in commit <span><a href="https://host/x/commit/aaaaaaaaaaaaa'
+    """
+    return _COMMIT.sub(rf'\1<a href="{url.rstrip("/")}/commit/\2">\2</a>', body)
+
+
+def add_results(app: Any, error: Exception | None) -> None:
+    """Put the stored results where the links of the pages look for them: a reader can open every run."""
+    source = Path(app.srcdir) / STORED
+    if error is None and source.is_dir():
+        shutil.copytree(source, Path(app.outdir) / STORED, dirs_exist_ok=True)
 
 
 def origin(facts: dict[str, Any]) -> str:
@@ -74,5 +102,7 @@ def setup(app: Any) -> dict[str, Any]:
     app.connect("config-inited", add_origin)
     app.connect("html-page-context", clean_scripts, priority=999)
     app.connect("html-page-context", add_execution)
+    app.connect("html-page-context", link_commits)
+    app.connect("build-finished", add_results)
     app.connect("build-finished", prune, priority=999)  # after sphinx-mathjax-offline has copied everything
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
