@@ -37,7 +37,7 @@ _LAW = ("tol", "alpha_min", "alpha_max", "exponent", "discard")
 _SHARED = (*_LAW, "relative_error", "advance")  # one value for all groups, since they share one error
 _COUNTS = {"error": math.nan, "accepted": 0, "discarded": 0, "zero_errors": 0}
 _RUN = {"phase": 0, "frozen": False, **_COUNTS}
-_ZERO_ERRORS = 10  # zero errors in a row after which lr is held: gradients that are zero say nothing about a step size
+ZERO_ERRORS = 10  # zero errors in a row after which lr is held: gradients that are zero say nothing about a step size
 
 
 class ADADP(Optimizer):
@@ -233,7 +233,7 @@ class ADADP(Optimizer):
         """Change the learning rates and count the iteration."""
         head = self.param_groups[0]
         zero_errors = (head["zero_errors"] + 1) * (error == 0)
-        param_groups.scale_lr(self.param_groups, param_groups.select(zero_errors > _ZERO_ERRORS, 1.0, factor))
+        param_groups.scale_lr(self.param_groups, param_groups.select(zero_errors > ZERO_ERRORS, 1.0, factor))
         param_groups.write(
             self.param_groups,
             phase=0,

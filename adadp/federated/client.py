@@ -85,7 +85,7 @@ def client_update(
     """
     lrs = []
     model.train()
-    for indices in _batches(len(x), batch_size, local_epochs, generator, private=gradient is not None):
+    for indices in client_batches(len(x), batch_size, local_epochs, generator, private=gradient is not None):
         indices = indices.to(x.device)
         if gradient is not None:
             gradient.backward(x[indices], y[indices])
@@ -117,8 +117,10 @@ def thin(values: list[float], most: int) -> list[float]:
     return [values[i] for i in np.linspace(0, len(values) - 1, most).round().astype(int)]
 
 
-def _batches(examples: int, batch_size: int, local_epochs: int, generator: torch.Generator, *, private: bool):
-    """Index tensors of the round: a shuffled partition, or Poisson draws for a private client."""
+def client_batches(
+    examples: int, batch_size: int, local_epochs: int, generator: torch.Generator, *, private: bool = False
+):
+    """Index tensors of one client's round: a shuffled partition, or Poisson draws for a private client."""
     if not private:
         return ShuffledPartition(batch_size, local_epochs).batches(examples, generator)
     rate = min(1.0, batch_size / examples)

@@ -2,16 +2,19 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from adadp import checkpoint as checkpoints
-from adadp.evaluation import evaluate, pick_device
+from adadp.evaluation import evaluate, memory_format, pick_device
+from adadp.federated.arguments import check_arguments
 from adadp.federated.averaging import average
 from adadp.federated.client import ClientReport, Loss, client_generator, client_update
+from adadp.federated.stackable import NotStackable
+from adadp.federated.stacked import StackedClients
 from adadp.history import History
 from adadp.privacy.accounting import MomentsAccountant
 from adadp.privacy.gradient import PrivateGradient
@@ -41,11 +44,14 @@ class FederatedAveraging:
             with a ledger of its own: budgets of disjoint clients do not add up.
         delta: of the epsilon that the ledgers report.
         trace: how many learning rates within a round each client reports.
+        stacked: train all clients of a round at once (:mod:`adadp.federated.stacked`; the result is the same up to
+            rounding) or one after the other. None: at once on CUDA, where nothing speaks against it.
         generator: source of randomness; one number is drawn from it, all else depends on that.
         device: "auto" (CUDA where there is one), or any torch device.
 
     Raises:
-        ValueError: a client without data, or a bad argument, named.
+        ValueError: a client without data, or a bad argument, named; ``stacked=True`` where clients cannot be stacked,
+            with the reason (from ``run`` where it lies in the optimizer).
 
     Guarantees:
         One client, one round, participation 1: the same weights as :func:`adadp.train`, bit for bit. The same seed
@@ -79,13 +85,14 @@ class FederatedAveraging:
         privacy: Mapping[str, float] | None = None,
         delta: float = 1e-5,
         trace: int = 0,
+        stacked: bool | None = None,
         generator: torch.Generator | None = None,
         device: str | torch.device = "auto",
     ) -> None:
-        _check(clients, batch_size, local_epochs, participation, reduction, privacy)
+        check_arguments(clients, batch_size, local_epochs, participation, reduction, privacy, stacked)
         self.device = pick_device(device)
         self.model = model.to(self.device)
-        self._layout = _memory_format(model)
+        self._layout = memory_format(model)
         self.model.to(memory_format=self._layout)
         self.clients = [(self._place(x), y.to(self.device)) for x, y in clients]
         self.test_data = None if test_data is None else (self._place(test_data[0]), test_data[1].to(self.device))
@@ -97,6 +104,7 @@ class FederatedAveraging:
         self._seed = int(torch.randint(2**62, (), generator=generator))
         self._lrs: list[list[float] | None] = [None] * len(clients)
         self._local = copy.deepcopy(self.model)  # every client trains in this one copy: memory stays flat
+        self.stacked, self._stack = stacked, self._make_stack(stacked)
 
     def run(self, rounds: int, *, progress: bool = True, checkpoint: str | Path | None = None, callbacks=()) -> History:
         """Run ``rounds`` rounds and return their history; the averaged model is ``model``, in place.
@@ -131,8 +139,7 @@ class FederatedAveraging:
         drawn = self._draw(number)
         # 1. every drawn client starts from the global model and trains on its own data
         states, reports, refused = [], [], []
-        for client in drawn:
-            report = self._train_client(client, number)
+        for client, report in self._train(drawn, number):
             state = {name: value.detach().clone() for name, value in self._local.state_dict().items()}
             if all(bool(torch.isfinite(v).all()) for v in state.values() if v.is_floating_point()):
                 states.append(state)
@@ -149,15 +156,62 @@ class FederatedAveraging:
         # 4. evaluate
         return self._row(number, reports, refused)
 
-    def _train_client(self, client: int, number: int) -> ClientReport:
-        """Local training of one client in the shared working copy."""
-        x, y = self.clients[client]
+    def _make_stack(self, stacked: bool | None) -> StackedClients | None:
+        """What trains all clients at once, if it is wanted and possible."""
+        if stacked is False or (stacked is None and self.device.type != "cuda"):
+            return None
+        settings = {name: getattr(self, name) for name in ("batch_size", "local_epochs", "loss", "reduction", "trace")}
+        try:
+            if self.privacy is not None:
+                raise NotStackable("private clients clip and draw noise one after the other")
+            stack = StackedClients(self._local, self.clients, **settings)
+        except NotStackable as reason:
+            if stacked:
+                raise ValueError(f"stacked=True: {reason}; use stacked=False") from reason
+            return None
+        self.clients = stack.clients  # the same data, once in memory
+        return stack
+
+    def _train(self, drawn: list[int], number: int) -> Iterator[tuple[int, ClientReport]]:
+        """Train the drawn clients; when one is handed out, the working copy holds its weights."""
         self._local.load_state_dict(self.model.state_dict())
+        if self._stack is not None:
+            try:
+                reports = self._train_stacked(drawn, number)
+            except NotStackable as reason:
+                if self.stacked:
+                    raise ValueError(f"stacked=True: {reason}; use stacked=False") from reason
+                self._stack = None
+            else:
+                for place, (client, report) in enumerate(zip(drawn, reports, strict=True)):
+                    self._stack.load(place)
+                    yield client, report
+                return
+        for client in drawn:
+            yield client, self._train_client(client, number)
+
+    def _train_stacked(self, drawn: list[int], number: int) -> list[ClientReport]:
+        """Local training of all drawn clients at once."""
+        optimizers = [self._optimizer(client) for client in drawn]
+        generators = [client_generator(self._seed, number, client) for client in drawn]
+        reports = self._stack.train(drawn, optimizers, generators)
+        for client, lrs in zip(drawn, self._stack.rates(), strict=True):
+            self._lrs[client] = lrs
+        return reports
+
+    def _optimizer(self, client: int) -> torch.optim.Optimizer:
+        """A new optimizer over the working copy, with the learning rate that the client kept."""
         optimizer = self.client_optimizer(self._local.parameters())
         if self.keep_lr and self._lrs[client] is not None:
             for group, lr in zip(optimizer.param_groups, self._lrs[client], strict=True):
                 group["lr"] = torch.as_tensor(lr).to(group["lr"]) if torch.is_tensor(group["lr"]) else lr
-        generator = client_generator(self._seed, number, client)
+        return optimizer
+
+    def _train_client(self, client: int, number: int) -> ClientReport:
+        """Local training of one client in the shared working copy."""
+        x, y = self.clients[client]
+        self._local.load_state_dict(self.model.state_dict())
+        optimizer = self._optimizer(client)
         report = client_update(
             self._local,
             x,
@@ -166,7 +220,7 @@ class FederatedAveraging:
             batch_size=self.batch_size,
             local_epochs=self.local_epochs,
             loss=self.loss,
-            generator=generator,
+            generator=client_generator(self._seed, number, client),
             gradient=self._gradient(len(x), client, number),
             reduction=self.reduction,
             trace=self.trace,
@@ -241,34 +295,3 @@ class FederatedAveraging:
         """Examples on the device, in the memory layout of the model."""
         x = x.to(self.device)
         return x.contiguous(memory_format=self._layout) if x.dim() == 4 else x
-
-
-def _memory_format(model: nn.Module) -> torch.memory_format:
-    """Channels last for convolutional networks: max-pooling is ten times faster in it."""
-    convolutional = any(isinstance(module, nn.Conv2d) for module in model.modules())
-    return torch.channels_last if convolutional else torch.contiguous_format
-
-
-def _check(clients, batch_size, local_epochs, participation, reduction, privacy) -> None:
-    """Refuse what cannot be run, naming it."""
-    if len(clients) == 0:
-        raise ValueError("clients must hold at least one (x, y)")
-    for number, (x, y) in enumerate(clients):
-        if len(x) == 0:
-            raise ValueError(f"clients[{number}] has no data: leave it out")
-        if len(x) != len(y):
-            raise ValueError(f"clients[{number}] has {len(x)} inputs but {len(y)} labels")
-    for name, value in (("batch_size", batch_size), ("local_epochs", local_epochs)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not 0 < participation <= 1:
-        raise ValueError(f"participation must be above 0 and at most 1, got {participation}")
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
-    if privacy is not None:
-        if set(privacy) - {"max_grad_norm", "noise_multiplier", "clipping", "max_physical_batch_size"}:
-            raise ValueError(f"privacy takes max_grad_norm, noise_multiplier, clipping, got {sorted(privacy)}")
-        if not {"max_grad_norm", "noise_multiplier"} <= set(privacy):
-            raise ValueError("privacy needs max_grad_norm and noise_multiplier")
-        if reduction != "mean":
-            raise ValueError("reduction='sum' has no meaning with privacy: private gradients are averaged")
