@@ -136,11 +136,17 @@ def test_record_is_found_again(monkeypatch):
 
     shown = []
     monkeypatch.setattr(IPython.display, "display", lambda data, raw, metadata: shown.append((data, metadata)))
+
+    class Picture:
+        html, title = "<div>sliders</div>", "A picture"
+
     for name, value in (("a", np.float64(0.5)), ("b", torch.tensor(3)), ("c", "text"), ("d", [1, "x"])):
         record(name, value)
+    record("e", Picture())
     nb = notebook("1")
     nb.cells[2].outputs = [new_output("display_data", data=d, metadata=m) for d, m in shown]
-    assert nbk.recorded(nb) == {"a": 0.5, "b": 3, "c": "text", "d": [1, "x"]}
+    assert nbk.recorded(nb) == {"a": 0.5, "b": 3, "c": "text", "d": [1, "x"], "e": "A picture"}
+    assert shown[-1][0]["application/papermill.record/text/html"] == "<div>sliders</div>"
     with pytest.raises(ValueError, match="identifier"):
         record("final loss", 1)
 

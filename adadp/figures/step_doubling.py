@@ -223,7 +223,7 @@ def first_rates(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], l
 
 
 def explorer(problem: Problem, first_rates: Sequence[float], tols: Sequence[float], iterations: int = 120, **choices):
-    """Sliders for the first learning rate and tol: the path of Algorithm 1 and its learning rate.
+    """Sliders for the first learning rate and tol: the path of Algorithm 1, its learning rate, its local errors.
 
     Args:
         problem: the loss.
@@ -233,38 +233,52 @@ def explorer(problem: Problem, first_rates: Sequence[float], tols: Sequence[floa
     """
     from adadp.figures.widgets import View, explorer
 
-    fig = style.figure(panels=2, height=3.2)
-    ground, ax = fig.axes
+    fig = style.figure(panels=3, width=3.6, height=2.8)
+    ground, right, below = fig.axes
     draw_landscape(ground, problem)
-    (path,) = ground.plot([], [], **LOOKS[0], markersize=2.6, linewidth=0.9)
-    (rate,) = ax.plot([], [], **LINES[0])
-    (lost,) = ax.plot([], [], color=LINES[1]["color"], linestyle="none", marker="x", markersize=4)
-    limit = 2 / problem.lipschitz
-    ax.axhline(limit, **LIMIT)
-    ax.annotate("2 / L", (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
-    style.log_axis(ax, "y")
-    ax.set(
-        title="learning rate",
-        xlabel="iteration",
-        xlim=(0, iterations),
-        ylim=(min(first_rates) / 2, max(first_rates) * 2),
-    )
     ground.set_title("path")
+    (path,) = ground.plot([], [], **LOOKS[0], markersize=2.6, linewidth=0.9)
+    rate, lost_rate = _with_crosses(right, iterations, (min(first_rates) / 2, max(first_rates) * 2), "learning rate")
+    error, lost_error = _with_crosses(below, iterations, (1e-6, 1e3), "error of each step")
+    limit = 2 / problem.lipschitz
+    right.axhline(limit, **LIMIT)
+    right.annotate("2 / L", (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
+    level = below.axhline(tols[0], **LIMIT)
+    note = below.annotate(
+        "tol", (1, tols[0]), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5
+    )
 
     def draw(lr: float, tol: float) -> View:
-        """Both panels at one position."""
+        """All panels at one position."""
         run = adapt(problem, lr, tol, iterations, **choices)
         steps, out = np.arange(len(run.lr)), ~run.kept
         path.set_data(*run.path.T)
-        rate.set_data(steps, run.lr)
-        lost.set_data(steps[out], run.lr[out])
+        for line, lost, values in ((rate, lost_rate, run.lr), (error, lost_error, np.clip(run.error, 1e-6, 1e3))):
+            line.set_data(steps, values)
+            lost.set_data(steps[out], values[out])
+        level.set_ydata([tol, tol])
+        note.set(y=tol)
+        note.xy = (1, tol)
         loss = float(problem.loss(run.path[-1]) - problem.loss(problem.minimum))
-        numbers = {"loss at the end": style.number(loss), "discarded": f"{out.sum()} of {iterations}"}
+        numbers = {
+            "loss at the end": style.number(loss),
+            "accepted": f"{run.kept.sum()} of {len(out)} steps",
+            "discarded": f"{out.sum()}",
+        }
         says = (
-            f"From a learning rate of {lr:g} with tol {tol:g}, {iterations} iterations end at a loss of {loss:.2g}"
-            f" with a learning rate of {run.lr[-1]:.2g}; {out.sum()} steps were discarded."
+            f"From a learning rate of {style.number(lr)} with tol {style.number(tol)}, {len(out)} iterations end at a"
+            f" loss of {loss:.2g} with a learning rate of {run.lr[-1]:.2g}; {run.kept.sum()} steps were accepted,"
+            f" {out.sum()} discarded. The local error is {np.median(run.error):.2g} in the median."
         )
         return View(fig, numbers, says)
 
     labels = {"lr": "first learning rate η₀"}
     return explorer(draw, {"lr": first_rates, "tol": tols}, labels=labels, title="Algorithm 1 for any η₀ and tol")
+
+
+def _with_crosses(ax: Axes, iterations: int, limits: tuple[float, float], title: str) -> list:
+    """An empty curve over the iterations on a logarithmic axis, and crosses for those that are discarded."""
+    curve = ax.plot([], [], **LINES[0]) + ax.plot([], [], color=LINES[1]["color"], linestyle="none", marker="x", ms=4)
+    style.log_axis(ax, "y")
+    ax.set(title=title, xlabel="iteration", xlim=(0, iterations), ylim=limits)
+    return curve

@@ -1,4 +1,4 @@
-"""Numbers that prose quotes: recorded in a notebook, shown on any page, never typed by hand."""
+"""What prose quotes: numbers and pictures, recorded in a notebook, shown on any page, never typed by hand."""
 
 from typing import Any
 
@@ -13,9 +13,11 @@ def record(name: str, value: Any) -> None:
     ``{glue:text}`accuracy:.1f` ``. The names ``provenance`` (a line or a list of lines that says which data were
     used) are collected by the build and shown on the page.
 
+    A picture with sliders is quoted whole, by the directive ``{glue}`` with the option ``:doc:``.
+
     Args:
         name: the key; letters, digits and underscores.
-        value: a number, a text, or a 0-dimensional array or tensor of either.
+        value: a number, a text, or a 0-dimensional array or tensor of either; or an `adadp.figures.widgets.Explorer`.
 
     Raises:
         ValueError: the name is not an identifier (the quoting role could not address it).
@@ -29,7 +31,12 @@ def record(name: str, value: Any) -> None:
     from IPython.display import display
 
     metadata = {"scrapbook": {"name": name, "mime_prefix": PREFIX}}
-    display({PREFIX + "text/plain": repr(plain(value))}, raw=True, metadata=metadata)
+    page = getattr(value, "html", None)
+    if isinstance(page, str):
+        data = {PREFIX + "text/plain": repr(value.title), PREFIX + "text/html": page}
+    else:
+        data = {PREFIX + "text/plain": repr(plain(value))}
+    display(data, raw=True, metadata=metadata)
 
 
 def plain(value: Any) -> Any:
