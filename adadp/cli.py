@@ -148,7 +148,7 @@ def _add_book(commands) -> argparse.ArgumentParser:
     _choice(p, "--device", DEVICES, "auto", "where to train")
     p.add_argument("--strict", action="store_true", help="a warning is an error")
     p.add_argument("--no-cache", action="store_true", help="execute every notebook anew")
-    p.add_argument("--jobs", type=int, metavar="N", help="notebooks executed side by side (default: up to 2)")
+    p.add_argument("--jobs", type=_count, metavar="N", help="notebooks executed side by side (default: up to 2)")
     p.add_argument("--output", metavar="FOLDER", help="folder of the finished book (default: _build/html)")
     p.add_argument("--repository", metavar="URL", help="public repository: adds launch and source buttons")
     p.add_argument("--branch", default="main", help="branch or commit that the buttons open (default: main)")
@@ -169,14 +169,21 @@ def _add_run(commands) -> argparse.ArgumentParser:
         "paper",
         "paper: full size; full-data, laptop: smaller federated runs; pilot: 5 epochs; quick: seconds",
     )
-    p.add_argument("--jobs", type=int, default=1, metavar="N", help="runs side by side, one thread each (default: 1)")
-    p.add_argument("--backend", default="loky", help="joblib's backend: loky, dask or ray (default: loky)")
+    p.add_argument(
+        "--jobs", type=_count, default=1, metavar="N", help="runs side by side, one thread each (default: 1)"
+    )
+    _choice(p, "--backend", ("loky", "dask", "ray"), "loky", "joblib's backend for two jobs and more")
     _choice(p, "--device", DEVICES, "auto", "where to train")
     p.add_argument("--dry-run", action="store_true", help="only show what is lacking and how long it takes")
-    p.add_argument("--tier", type=int, metavar="K", help="only the tiers up to this one")
-    p.add_argument("--limit", type=int, metavar="N", help="stop after so many runs")
-    p.add_argument("--folder", help="where results are stored (default: the package)")
+    p.add_argument("--tier", type=_count, metavar="K", help="only the tiers up to this one")
+    p.add_argument("--limit", type=_count, metavar="N", help="stop after so many runs")
+    _folder(p)
     return p
+
+
+def _folder(p: argparse.ArgumentParser) -> None:
+    """``--folder`` of everything that reads or writes results."""
+    p.add_argument("--folder", help="where results are stored (default: the package)")
 
 
 def _add_results(commands) -> argparse.ArgumentParser:
@@ -188,10 +195,10 @@ def _add_results(commands) -> argparse.ArgumentParser:
     p.add_argument("action", metavar="|".join(actions.ACTIONS), help="what to do")
     p.add_argument("experiment", nargs="*", metavar="NAME", help="only these experiments or claims (default: all)")
     _choice(p, "--profile", PROFILES, "paper", "which results")
-    p.add_argument("--sample", type=int, default=3, metavar="K", help="verify: runs to compute again (default: 3)")
+    p.add_argument("--sample", type=_count, default=3, metavar="K", help="verify: runs to compute again (default: 3)")
     p.add_argument("--seed", type=int, default=0, help="verify: which runs are drawn (default: 0)")
     _choice(p, "--device", DEVICES, "auto", "verify: where to train")
-    p.add_argument("--folder", help="where results are stored (default: the package)")
+    _folder(p)
     return p
 
 
@@ -244,6 +251,17 @@ def _add_plan(p: argparse.ArgumentParser) -> None:
     length.add_argument("--steps", type=int, metavar="N", help="gradients (an ADADP iteration takes two)")
     length.add_argument("--epochs", type=int, metavar="N", help="instead of steps: N times round(1/Q) gradients")
     p.add_argument("--delta", type=float, default=1e-5, help="(default: 1e-5)")
+
+
+def _count(text: str) -> int:
+    """A whole number of at least 1; argparse puts the option's name before the message."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return value
 
 
 def _rate(text: str) -> float:

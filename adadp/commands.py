@@ -2,8 +2,10 @@
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from adadp.rounding import round_up
 
@@ -43,25 +45,78 @@ def run(a: argparse.Namespace) -> None:
 
 def results(a: argparse.Namespace) -> None:
     """Show what is stored, or check some of it."""
-    from adadp.experiments import grids, results
+    from adadp.experiments import grids, results, tables
 
     choose(a.action, ACTIONS, "action")
+    _check_folder(a.folder)
     if a.action == "claims":
         return _claims(a)
     names = [choose(name, grids.EXPERIMENTS, "experiment") for name in a.experiment] or list(grids.EXPERIMENTS)
     records = results.load(a.folder, a.profile)
     if a.action == "status":
-        _print_table([row for row in results.status(records, a.profile) if row["experiment"] in names])
+        _status(tables, records, a.profile, names)
     elif a.action == "table":
         for name in names:
-            print(name)
-            _print_table(results.table(name, records, a.profile))
+            _table(name, tables.table(name, records, a.profile), a.profile)
+        print("accuracy: final, in percent, mean over seeds; range: lowest to highest seed")
     else:
-        chosen = {i: r for i, r in records.items() if r["experiment"] in names}
-        rows = results.verify(chosen, sample=a.sample, seed=a.seed, device=a.device)
-        _print_table(rows)
-        if any(row["ok"] is False for row in rows):
-            raise RuntimeError("some runs came out differently (ok: False)")
+        _verify({i: r for i, r in records.items() if r["experiment"] in names}, a)
+
+
+def _check_folder(folder: str | None) -> None:
+    """Refuse a results folder that is not there: zeros everywhere would say that nothing was computed yet."""
+    named = "--folder" if folder else "ADADP_RESULTS"
+    place = folder or os.environ.get("ADADP_RESULTS")
+    if place and not Path(place).is_dir():
+        raise ValueError(f"{named}: {place} is not a folder; nothing can be stored there yet")
+
+
+def _status(tables, records: dict, profile: str, names: list[str]) -> None:
+    """Stored and planned runs by experiment, then by tier."""
+    _print_table([row for row in tables.status(records, profile) if row["experiment"] in names])
+    print("\nby tier, runs that several experiments share counted once:")
+    _print_table(tables.tiers(records, profile, names))
+    print(
+        "hours: what is left, one process, at the pace of the stored runs; untimed: runs left of which no kin is stored"
+    )
+    print("(`adadp run NAME --dry-run` measures their pace on this machine)")
+
+
+def _table(name: str, rows: list[dict], profile: str) -> None:
+    """The stored curves of one experiment, and what they were made from."""
+    print(name)
+    shown = [{n: v for n, v in row.items() if n != "data"} for row in rows]
+    for row in shown:
+        row |= {k: round_up(row[k], 4) for k in ("epsilon_moments", "epsilon_pld") if row.get(k) is not None}
+    if not rows:
+        option = "" if profile == "paper" else f" --profile {profile}"
+        return print(f"  nothing stored yet; `adadp run {name}{option}` makes it")
+    _print_table(shown)
+    for line in dict.fromkeys(row["data"] for row in rows):
+        print(f"  data: {line}")
+
+
+def _verify(records: dict, a: argparse.Namespace) -> None:
+    """Some runs, computed again and compared."""
+    from adadp.evaluation import pick_device
+    from adadp.experiments.estimates import seconds
+    from adadp.experiments.verification import verify
+
+    pick_device(a.device)
+
+    def say(config) -> None:
+        """Such a run takes minutes, in which nothing else is printed."""
+        minutes = seconds(config, a.device) / 60
+        print(f"computing {config.slug} again, about {minutes:.1f} minutes", file=sys.stderr)
+
+    rows = verify(records, sample=a.sample, seed=a.seed, device=a.device, report=say)
+    _print_table(rows)
+    if any(row["ok"] is False for row in rows):
+        raise RuntimeError("some runs came out differently (ok: False)")
+    if all(row["ok"] is None for row in rows):
+        raise RuntimeError(
+            "none of these runs could be compared: the data here are others than those they were made from"
+        )
 
 
 def _claims(a: argparse.Namespace) -> None:

@@ -6,7 +6,6 @@ Data are looked for in ``$ADADP_DATA`` (else ``~/.cache/adadp``): first in torch
 
 import difflib
 import io
-import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 
 from adadp.checkpoint import write_atomic
 from adadp.features import load_features
+from adadp.folders import cache_folder, data_folder
 from adadp.readers import (
     DataError,
     RawData,
@@ -115,16 +115,6 @@ def load(name: str, *, features: str | None = None) -> Dataset:
         x_train, x_test = _normalised(raw.x_train, name), _normalised(raw.x_test, name)
     y_train, y_test = (torch.from_numpy(y.astype(np.int64)) for y in (raw.y_train, raw.y_test))
     return Dataset(x_train, y_train, x_test, y_test, name, provenance)
-
-
-def data_folder() -> Path:
-    """Where data sets are looked for and downloaded to: ``$ADADP_DATA``, else ``~/.cache/adadp``."""
-    return Path(os.environ.get("ADADP_DATA") or "~/.cache/adadp").expanduser()
-
-
-def cache_folder() -> Path:
-    """Where what was computed is kept: ``$ADADP_CACHE``, else ``~/.cache/adadp``."""
-    return Path(os.environ.get("ADADP_CACHE") or "~/.cache/adadp").expanduser()
 
 
 def _read(name: str) -> RawData:

@@ -11,6 +11,7 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 
 import adadp
 from adadp import cli, commands
@@ -88,7 +89,16 @@ def test_the_program_starts_quickly_without_torch():
         (["run"], ["EXPERIMENT", "adadp run --help"]),
         (["run", "dp-adam-mnst"], ["did you mean 'dp-adam-mnist'?", "dp-sgd-mnist", "all"]),
         (["run", "all", "--profile", "papre"], ["did you mean 'paper'?"]),
-        (["run", "eta0", "--jobs", "0", "--dry-run"], ["jobs"]),
+        (["run", "eta0", "--jobs", "0", "--dry-run"], ["--jobs", "'0'", "at least 1"]),
+        (["run", "eta0", "--limit", "-1"], ["--limit", "'-1'", "at least 1"]),
+        (["run", "eta0", "--tier", "0"], ["--tier", "'0'", "at least 1"]),
+        (["run", "eta0", "--backend", "nope"], ["--backend", "'nope'", "Valid: loky, dask, ray"]),
+        (["run", "eta0", "--backend", "dask"], ["backend='dask'", "jobs of 2 or more"]),
+        (["run", "eta0", "--folder", "/proc/nothing"], ["/proc/nothing", "--folder", "ADADP_CACHE"]),
+        (["run", "eta0", "--folder", __file__], ["test_cli.py", "choose another --folder"]),
+        (["results", "verify", "--sample", "-2"], ["--sample", "'-2'", "at least 1"]),
+        (["results", "status", "--folder", "/no/such"], ["--folder", "/no/such", "is not a folder"]),
+        (["results", "claims", "compettive-mnist"], ["did you mean 'competitive-mnist'?"]),
         (["results", "sttus"], ["did you mean 'status'?", "table, verify"]),
         (["results", "table", "eta1"], ["did you mean 'eta0'?"]),
         (["epsilon", "--noise-multiplier", "2", "--sample-rate", "1/0", "--steps", "1"], ["--sample-rate", "1/300"]),
@@ -215,6 +225,29 @@ def test_results_of_an_empty_folder(capsys, tmp_path):
     assert code == 0 and out.split()[:4] == ["experiment", "tier", "stored", "planned"] and "eta0" in out
     code, out, _ = call(capsys, "results", "table", "eta0", "--folder", tmp_path)
     assert code == 0 and "nothing stored yet" in out
+
+
+def test_verify_with_nothing_stored_says_so(capsys, tmp_path):
+    assert "no run is stored" in refused(capsys, "results", "verify", "--folder", tmp_path)
+
+
+def test_a_results_folder_named_by_the_environment_must_be_there(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ADADP_RESULTS", str(tmp_path / "gone"))
+    assert "ADADP_RESULTS" in refused(capsys, "results", "status")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.parametrize("command", [("run", "eta0"), ("run", "eta0", "--dry-run"), ("results", "verify")])
+def test_a_device_that_is_not_here_is_one_line(capsys, tmp_path, cache, command):
+    line = refused(capsys, *command, "--device", "cuda", "--folder", tmp_path)
+    assert "cuda" in line and len(line) < 200 and "'cpu'" in line
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(capsys, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ADADP_CACHE", str(tmp_path / "file" / "cache"))
+    line = refused(capsys, "run", "eta0", "--folder", tmp_path / "results")
+    assert str(tmp_path / "file" / "cache") in line and "set ADADP_CACHE" in line
 
 
 def test_damaged_result_is_named(capsys, tmp_path):

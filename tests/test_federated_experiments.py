@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from adadp.data import Dataset
-from adadp.experiments import grids, results, runner
+from adadp.experiments import grids, results, runner, tables
 from adadp.experiments.configs import FederatedRun, from_dict
 from adadp.experiments.execution import execute
 from adadp.experiments.federated import EXPERIMENTS, RANDOM, federated
@@ -119,5 +119,5 @@ def test_same_config_same_record_interrupted_or_not(record, tmp_path):
 def test_runner_carries_out_the_quick_profile(tmp_path, cache):
     report = runner.run("fed-rounds", "quick", limit=2, folder=tmp_path, progress=False, device="cpu")
     assert len(report.new) == 2
-    rows = results.table("fed-rounds", results.load(tmp_path), "quick")
+    rows = tables.table("fed-rounds", results.load(tmp_path), "quick")
     assert rows and rows[0]["random"] == 0.0 and rows[0]["batch_size"] == 10

@@ -28,6 +28,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "history": 1,
     "progress": 0,
     "readers": 0,
+    "folders": 0,
     "rounding": 0,
     "checkpoint": 0,
     "reference": 1,
@@ -36,7 +37,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
 STAND_APART = {"figures", "publishing", "checkpoint", "reference"}
 MAY_IMPORT = {  # what the apart ones and the special cases may use
     "figures": {"step_size", "reference", "experiments", "privacy", "rounding"},
-    "publishing": set(),
+    "publishing": {"folders"},
     "checkpoint": set(),
     "reference": set(),
     "optimizer": {"step_size", "multi_tensor", "param_groups"},

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from adadp.experiments import execution, grids, results
+from adadp.experiments import execution, grids, results, tables
 from adadp.experiments.configs import from_dict
 from adadp.experiments.private import PRINTED, private
+from adadp.experiments.verification import verify
 
 
 def record(config, accuracy=(0.5, 0.9), **changes) -> dict:
@@ -54,11 +55,46 @@ def test_config_is_stored_to_the_last_digit(tmp_path):
     assert loaded["config"]["noise_multiplier"] == 1 / 3
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"config": {"kind": "private"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"config": {"kind": "private"}}', '{"config": 3}', "[" * 100000]
+)
 def test_a_damaged_file_is_named(tmp_path, config, text):
     path = results.save(record(config), "x", tmp_path)
     path.write_text(text)
     with pytest.raises(RuntimeError, match=path.name):
+        results.load(tmp_path)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00", b'{"id": "x"'])
+def test_bytes_that_are_no_text_are_named(tmp_path, config, data):
+    path = results.save(record(config), "x", tmp_path)
+    path.write_bytes(data)
+    with pytest.raises(RuntimeError, match=rf"{path.name}.*run its experiment again"):
+        results.load(tmp_path)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path, config):
+    path = results.save(record(config), "x", tmp_path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RuntimeError, match=rf"{path.name} cannot be read .*make it readable"):
+        results.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [None, [], {}, {"epoch": []}, {"epoch": [1, 2], "test_accuracy": [0.5]}, {"epoch": 1}, {"epoch": [1], "lr": 2}],
+)
+def test_rows_of_unequal_length_are_a_damaged_file(tmp_path, config, rows):
+    path = results.save(record(config), "x", tmp_path)
+    text = json.loads(path.read_text())
+    for change in ({"rows": rows}, {"rows": text["rows"], "id": None}):
+        path.write_text(json.dumps(text | change))
+        with pytest.raises(RuntimeError, match=path.name):
+            results.load(tmp_path)
+    del text["rows"]
+    path.write_text(json.dumps(text))
+    with pytest.raises(RuntimeError, match="'rows' is missing"):
         results.load(tmp_path)
 
 
@@ -117,24 +153,60 @@ def test_curves_and_summary(three_seeds):
 
 
 def test_table(three_seeds):
-    (row,) = results.table("dp-adam-mnist", three_seeds)
-    assert row["accuracy"] == 91.33 and row["seeds"] == "3/3" and row["sigma"] == 2 and row["data"] == "MNIST"
-    (row,) = results.table("dp-sgd-mnist", three_seeds)
+    (row,) = tables.table("dp-adam-mnist", three_seeds)
+    assert (
+        row["accuracy"] == 91.33
+        and row["range"] == "90.00 to 93.00"
+        and row["seeds"] == "3/3"
+        and row["sigma"] == 2
+        and row["data"] == "MNIST"
+    )
+    (row,) = tables.table("dp-sgd-mnist", three_seeds)
     assert row["role"] == "as_printed", "a run counts in every experiment that names it"
 
 
 def test_status_counts_planned_and_stored(three_seeds):
-    rows = {(r["experiment"], r["tier"]): r for r in results.status(three_seeds)}
+    rows = {(r["experiment"], r["tier"]): r for r in tables.status(three_seeds)}
     assert rows["dp-adam-mnist", 1]["stored"] == 1 and rows["dp-adam-mnist", 2]["stored"] == 2
     assert rows["dp-adam-mnist", 1]["planned"] == 40
-    assert rows["tol-grid", 1] == {"experiment": "tol-grid", "tier": 1, "stored": 0, "planned": 63}
+    assert rows["tol-grid", 1] == {
+        "experiment": "tol-grid",
+        "tier": 1,
+        "stored": 0,
+        "planned": 63,
+        "hours": 0.0,
+        "untimed": 63,
+    }
+
+
+def test_hours_left_are_those_of_the_stored_pace(three_seeds):
+    for seconds, run in zip((100.0, 200.0, 2000.0), three_seeds.values(), strict=True):
+        run["seconds"] = seconds
+    rows = {(r["experiment"], r["tier"]): r for r in tables.status(three_seeds)}
+    left = rows["dp-adam-mnist", 2]
+    assert left["hours"] == pytest.approx((left["planned"] - left["stored"]) * 200 / 3600, abs=0.01), "the median"
+    assert rows["tol-grid", 1]["hours"] == pytest.approx(63 * 20 * 2 / 3600, abs=0.01), "a fifth of the epochs"
+    assert rows["dp-adam-cifar", 1]["untimed"] == rows["dp-adam-cifar", 1]["planned"], "no run of its kind tells"
+    for run in three_seeds.values():
+        run["resumed"] = True
+    assert tables.pace(three_seeds) == {}, "the seconds of a resumed run are those of its last part"
+
+
+def test_a_shared_run_counts_once_by_tier(three_seeds):
+    alone, together = (
+        {r["tier"]: r for r in tables.tiers(three_seeds, names=names)}
+        for names in (["dp-adam-mnist"], ["dp-adam-mnist", "dp-sgd-mnist"])
+    )
+    assert alone[1]["stored"] == together[1]["stored"] == 1 and alone[2]["stored"] == together[2]["stored"] == 2
+    both = sum(r["planned"] for r in tables.status(three_seeds) if r["experiment"] in ("dp-adam-mnist", "dp-sgd-mnist"))
+    assert sum(r["planned"] for r in together.values()) < both
 
 
 def test_dataframe(three_seeds):
     pytest.importorskip("pandas")
-    frame = results.to_dataframe(three_seeds)
+    frame = tables.to_dataframe(three_seeds)
     assert len(frame) == 6 and set(frame.seed) == {1, 2, 3} and frame.test_accuracy.max() == 0.93
-    assert results.to_dataframe({}).empty
+    assert tables.to_dataframe({}).empty
 
 
 @pytest.mark.parametrize(
@@ -154,15 +226,37 @@ def test_verify_compares_equal_data_only(three_seeds, monkeypatch, accuracy, dat
         "execute",
         lambda config, device=None, _d=device: record(config, (0.5, accuracy), data=data, device=_d),
     )
-    (row,) = results.verify(one, sample=5)
+    (row,) = verify(one, sample=5)
     assert row["ok"] is ok and row["id"] in one
+
+
+@pytest.mark.parametrize("accuracy, device, ok", [(0.929, "cuda (y)", True), (0.931, "cuda (y)", False)])
+def test_across_devices_the_spread_of_the_seeds_decides(three_seeds, monkeypatch, accuracy, device, ok):
+    """The three stored seeds lie three points apart, and the run drawn ended at 90 %."""
+    monkeypatch.setattr(
+        execution, "execute", lambda config, device=None, _d=device: record(config, (0.5, accuracy), device=_d)
+    )
+    rows = {r["id"]: r for r in verify(three_seeds, sample=3)}
+    (first,) = (r for i, r in rows.items() if three_seeds[i]["config"]["seed"] == 1)
+    assert first["allowed"] == 3.0 and first["ok"] is ok
+
+
+def test_verify_tells_each_run_and_refuses_an_empty_draw(three_seeds, monkeypatch):
+    monkeypatch.setattr(execution, "execute", lambda config, device=None: record(config))
+    told = []
+    verify(three_seeds, sample=2, report=told.append)
+    assert len(told) == 2
+    with pytest.raises(ValueError, match="no run is stored"):
+        verify({})
+    with pytest.raises(ValueError, match="sample=-2"):
+        verify(three_seeds, sample=-2)
 
 
 def test_verify_draws_by_seed(three_seeds, monkeypatch):
     monkeypatch.setattr(execution, "execute", lambda config, device=None: record(config))
-    draws = {seed: results.verify(three_seeds, sample=1, seed=seed)[0]["id"] for seed in range(20)}
+    draws = {seed: verify(three_seeds, sample=1, seed=seed)[0]["id"] for seed in range(20)}
     assert set(draws.values()) == set(three_seeds)
-    assert results.verify(three_seeds, sample=1, seed=3)[0]["id"] == draws[3]
+    assert verify(three_seeds, sample=1, seed=3)[0]["id"] == draws[3]
 
 
 PACKAGED = sorted(results.PACKAGED.glob("*/*.json"))

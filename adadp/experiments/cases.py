@@ -48,7 +48,7 @@ def run_case(config: PrivateRun, *, device: str = "auto", folder=None) -> dict:
     Raises:
         RuntimeError: the run failed, or another process is at it.
     """
-    from adadp.data import cache_folder
+    from adadp.folders import cache_folder
 
     place = Path(folder) if folder else cache_folder() / "cases"
     for records in (results.load(), results.load(place)):

@@ -59,15 +59,6 @@ class Config:
             if getattr(self, name) not in values:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(values)}")
 
-    def _own_fields(self) -> None:
-        """Refuse keywords of another method, and a method without its own."""
-        for method, names in (("adadp", ADADP_FIELDS), ("adam", ADAM_FIELDS)):
-            given = [n for n in names if getattr(self, n) is not None]
-            if len(given) != (len(names) if self.method == method else 0):
-                raise ValueError(f"{', '.join(names)} belong to method={method!r}; here method={self.method!r}")
-        if self.advance is not None:
-            self._choice(advance=ADVANCES)
-
     def _positive(self, *names: str) -> None:
         """Refuse numbers that are not finite and above zero (None is let through)."""
         for name in names:
@@ -77,25 +68,57 @@ class Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivateRun(Config):
-    """One private training run on one data set.
+class Optimized(Config):
+    """What all runs that train with some optimizer say about it; fields that belong to another method are None.
 
-    Fields that belong to another method are None. The protocol that ``version`` stands for: gradients are averaged over
-    the declared ``expected_batch_size``; flat clipping; no augmentation; an evaluation after every epoch, its accuracy
-    paired with the epsilon after that same epoch; one thread.
+    Args:
+        method, lr: optimizer and its (initial) learning rate.
+        tol ... alpha_max: keywords of :class:`adadp.ADADP`.
+        beta1, beta2, eps: keywords of ``torch.optim.Adam``.
+        seed: of everything random.
+    """
+
+    method: str
+    lr: float
+    tol: float | None
+    exponent: float | None
+    advance: str | None
+    discard: bool | None
+    relative_error: bool | None
+    alpha_min: float | None
+    alpha_max: float | None
+    beta1: float | None
+    beta2: float | None
+    eps: float | None
+    seed: int
+
+    def _own_fields(self) -> None:
+        """Refuse keywords of another method, and a method without its own."""
+        for method, names in (("adadp", ADADP_FIELDS), ("adam", ADAM_FIELDS)):
+            given = [n for n in names if getattr(self, n) is not None]
+            if len(given) != (len(names) if self.method == method else 0):
+                raise ValueError(f"{', '.join(names)} belong to method={method!r}; here method={self.method!r}")
+        if self.advance is not None:
+            self._choice(advance=ADVANCES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateRun(Optimized):
+    """One private training run on one data set, its optimizer as in :class:`Optimized`.
+
+    The protocol that ``version`` stands for: gradients are averaged over the declared ``expected_batch_size``; flat
+    clipping; no augmentation; an evaluation after every epoch, its accuracy paired with the epsilon after that same
+    epoch; one thread.
 
     Args:
         version: name of the protocol, "private-1".
         dataset, features: what :func:`adadp.data.load` gets.
         holdout: training examples set aside and evaluated on instead of the test set (0: the test set).
         model, init: network and initial weights ("torch", or "reference_code": uniform within 1/sqrt(fan_out)).
-        method, lr: optimizer and its (initial) learning rate.
         decay_from, decay_rate: from this epoch k0 on nothing adapts and lr is lr_k0 / (1 + rate (k - k0)); None: never.
-        tol ... alpha_max: keywords of :class:`adadp.ADADP`.
-        beta1, beta2, eps: keywords of ``torch.optim.Adam``.
         noise_multiplier, max_grad_norm, expected_batch_size: of :class:`adadp.PrivateGradient`.
         sampler: "poisson" or "shuffled".
-        epochs, delta, seed: length, the delta at which epsilon is given, and the seed of everything random.
+        epochs, delta: length, and the delta at which epsilon is given.
 
     Raises:
         ValueError: a value is unknown or out of range; the message names the field.
@@ -108,20 +131,8 @@ class PrivateRun(Config):
     holdout: int
     model: str
     init: str
-    method: str
-    lr: float
     decay_from: int | None
     decay_rate: float | None
-    tol: float | None
-    exponent: float | None
-    advance: str | None
-    discard: bool | None
-    relative_error: bool | None
-    alpha_min: float | None
-    alpha_max: float | None
-    beta1: float | None
-    beta2: float | None
-    eps: float | None
     noise_multiplier: float
     max_grad_norm: float
     clipping: str
@@ -129,7 +140,6 @@ class PrivateRun(Config):
     sampler: str
     epochs: int
     delta: float
-    seed: int
 
     def __post_init__(self):
         self._floats()
@@ -175,12 +185,12 @@ class TimingRun(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FederatedRun(Config):
-    """One run of federated averaging.
+class FederatedRun(Optimized):
+    """One run of federated averaging, the clients' optimizer as in :class:`Optimized`.
 
-    Fields that belong to another method are None. The protocol that ``version`` stands for: every client takes part in
-    every round; torch's initial weights; no augmentation; all clients together hold the first ``examples_per_client``
-    times clients examples of the data set, equally many of each class; the global model is evaluated after every round.
+    The protocol that ``version`` stands for: every client takes part in every round; torch's initial weights; no
+    augmentation; all clients together hold the first ``examples_per_client`` times clients examples of the data set,
+    equally many of each class; the global model is evaluated after every round.
 
     Args:
         version: name of the protocol, "federated-1".
@@ -188,12 +198,8 @@ class FederatedRun(Config):
         groups: classes of each client, for example "1,9|0,8|3,5|2,6|4,7".
         random_fraction: share of the data that is dealt out at random (:func:`adadp.federated.split_by_groups`).
         examples_per_client: size of every client.
-        method, lr: client optimizer and its (initial) learning rate.
-        tol ... alpha_max: keywords of :class:`adadp.ADADP`.
-        beta1, beta2, eps: keywords of ``torch.optim.Adam``.
         batch_size, local_epochs, rounds: size of the local work and number of rounds.
         keep_lr, reduction: of :class:`adadp.federated.FederatedAveraging`.
-        seed: of everything random.
 
     Raises:
         ValueError: a value is unknown or out of range; the message names the field.
@@ -206,24 +212,11 @@ class FederatedRun(Config):
     groups: str
     random_fraction: float
     examples_per_client: int
-    method: str
-    lr: float
-    tol: float | None
-    exponent: float | None
-    advance: str | None
-    discard: bool | None
-    relative_error: bool | None
-    alpha_min: float | None
-    alpha_max: float | None
-    beta1: float | None
-    beta2: float | None
-    eps: float | None
     batch_size: int
     local_epochs: int
     rounds: int
     keep_lr: bool
     reduction: str
-    seed: int
 
     def __post_init__(self):
         self._floats()

@@ -14,11 +14,10 @@ EVALUATION = {
 
 def seconds(config: Config, device: str) -> float:
     """Expected seconds of a run, from step times measured now on this device."""
-    import torch
-
+    from adadp.evaluation import pick_device
     from adadp.experiments.execution import step_seconds
 
-    where = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    where = pick_device(device).type if device == "auto" else device
     if config.kind == "private":
         steps = round((EXAMPLES[config.dataset] - config.holdout) / config.expected_batch_size)
         step = step_seconds(config.model, config.method, config.expected_batch_size, where)

@@ -21,6 +21,7 @@ from torch import nn
 import adadp.data
 from adadp import models
 from adadp.data import Dataset
+from adadp.evaluation import pick_device
 from adadp.experiments.configs import ADADP_FIELDS, PrivateRun, TimingRun
 from adadp.experiments.federated_execution import run_federated
 from adadp.optimizer import ADADP
@@ -45,8 +46,7 @@ def execute(config, *, device: str = "auto", checkpoint: Path | None = None, on_
         the record: config, columns of rows, first epoch, data provenance, versions, device, seconds, commit.
     """
     torch.set_num_threads(1)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = pick_device(device).type if device == "auto" else device
     resumed = bool(checkpoint and Path(checkpoint).exists())
     started = time.perf_counter()
     results = EXECUTORS[config.kind](config, device=device, checkpoint=checkpoint, on_epoch=on_epoch or (lambda: None))

@@ -1,4 +1,4 @@
-"""Stored results: one JSON file a run, written whole or not at all; reading, aggregating, comparing.
+"""Stored results: one JSON file a run, written whole or not at all; reading and aggregating.
 
 A file is ``<experiment>/<slug>-<id>.json`` below the stored folder. Its rows are columns of equal length (one entry an
 evaluation), numbers have six significant digits, and what is not finite is null. A run belongs to every experiment
@@ -8,7 +8,6 @@ whose cells name its id; the folder only says which one ran it first.
 import json
 import math
 import os
-import random
 import re
 import statistics
 from pathlib import Path
@@ -17,6 +16,8 @@ from adadp.checkpoint import write_atomic
 from adadp.experiments import grids
 from adadp.experiments.configs import from_dict
 from adadp.experiments.plan import STORED
+from adadp.folders import cache_folder
+from adadp.readers import reason
 
 FEWER = {"test_loss": 4, "error": 4, "discarded": 6}  # significant digits of columns that no claim rests on
 FILE = re.compile(r".+-([0-9a-f]{12})\.json")
@@ -29,8 +30,7 @@ def stored_folder(profile: str = "paper", folder=None) -> Path:
     `folder`, or else the environment variable ``ADADP_RESULTS``, takes the package's place.
     """
     if profile not in STORED:
-        cache = Path(os.environ.get("ADADP_CACHE", Path.home() / ".cache" / "adadp"))
-        return Path(folder) if folder else cache / profile
+        return Path(folder) if folder else cache_folder() / profile
     return Path(folder or os.environ.get("ADADP_RESULTS") or PACKAGED)
 
 
@@ -87,13 +87,25 @@ def read(path: Path) -> dict:
         RuntimeError: not readable, or config, id and file name disagree.
     """
     try:
-        record = json.loads(path.read_text())
+        record = json.loads(path.read_text(encoding="utf-8"))
         actual = from_dict(record["config"]).id
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise RuntimeError(f"{path} is not a stored run ({error}); remove it and run its experiment again") from error
-    if not record["id"] == actual == FILE.fullmatch(path.name)[1]:
+        _check_rows(record["rows"])
+    except OSError as error:
+        raise RuntimeError(f"{path} cannot be read ({reason(error)}); make it readable, or remove it") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        said = f"{error} is missing" if isinstance(error, KeyError) else reason(error)
+        raise RuntimeError(f"{path} is not a stored run ({said}); remove it and run its experiment again") from error
+    if not record.get("id") == actual == FILE.fullmatch(path.name)[1]:
         raise RuntimeError(f"{path}: id and config disagree ({actual}); remove it and run its experiment again")
     return record | {"experiment": path.parent.name}
+
+
+def _check_rows(rows: dict) -> None:
+    """Refuse rows that are not columns of one length; what follows relies on it."""
+    if not isinstance(rows, dict) or not all(isinstance(column, list) for column in rows.values()):
+        raise ValueError("rows are not columns")
+    if len({len(column) for column in rows.values()}) != 1 or not min(map(len, rows.values())):
+        raise ValueError("the columns of its rows are empty or differ in length")
 
 
 def curves(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
@@ -140,82 +152,3 @@ def summary(curve: dict, column: str = "test_accuracy") -> dict:
         "final": statistics.fmean(last),
         "spread": 100 * (max(last) - min(last)),
     }
-
-
-def status(records: dict, profile: str = "paper") -> list[dict]:
-    """Stored and planned runs per experiment and tier; later stages are counted as if grids were interior."""
-    rows = []
-    for name in grids.EXPERIMENTS:
-        planned = {}
-        for cell in grids.cells(name, records, profile, assume=True):
-            planned[cell.config.id] = min(cell.tier, planned.get(cell.config.id, 9))
-        for tier in sorted(set(planned.values())):
-            ids = [i for i, t in planned.items() if t == tier]
-            done = sum(i in records for i in ids)
-            rows.append({"experiment": name, "tier": tier, "stored": done, "planned": len(ids)})
-    return rows
-
-
-def table(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
-    """One row a curve: role, setting, lr, final accuracy in percent with spread; epsilon under both accountants."""
-    rows = []
-    for curve in curves(experiment, records, profile):
-        config = curve["config"]
-        numbers = summary(curve) if config["kind"] in ("private", "federated") else {"seeds": 0}
-        if not numbers["seeds"]:
-            continue
-        last = {k: v[-1] for k, v in curve["records"][0]["rows"].items()}
-        row = {"role": curve["role"] + (" (peeking)" if curve["peeking"] else "")}
-        if config["kind"] == "private":
-            row |= {"sigma": config["noise_multiplier"]}
-        else:
-            row |= {"random": config["random_fraction"], "batch_size": config["batch_size"]}
-        row |= {
-            "lr": config["lr"],
-            "seeds": f"{numbers['seeds']}/{curve['planned']}",
-            "accuracy": round(100 * numbers["final"], 2),
-            "spread": round(numbers["spread"], 2),
-        }
-        row |= {name: last[name] for name in ("epsilon_moments", "epsilon_pld") if name in last}
-        rows.append(row | {"data": curve["records"][0]["data"]})
-    return rows
-
-
-def to_dataframe(records: dict):
-    """One row an evaluation of every stored run, config fields as columns (needs pandas)."""
-    import pandas
-
-    frames = []
-    for record in records.values():
-        frame = pandas.DataFrame(record["rows"])
-        frames.append(frame.assign(id=record["id"], data=record["data"], **record["config"]))
-    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-
-
-def verify(records: dict, *, sample: int = 3, seed: int = 0, device: str = "auto", margin: float = 0.5) -> list[dict]:
-    """Re-run some stored private runs and compare their final accuracy.
-
-    Args:
-        records: id -> record, as :func:`adadp.experiments.results.load` gives.
-        sample: how many; the draw depends on `seed`.
-        device: where; on another kind of device than the stored one the margin is three times as wide (seed spread).
-        margin: allowed difference in percentage points on the same kind of device.
-
-    Returns:
-        a row a run: id, stored and new accuracy in percent, difference, and ok (None: other data, not comparable).
-    """
-    from adadp.experiments.execution import execute
-
-    choice = [r for _, r in sorted(records.items()) if r["config"]["kind"] == "private"]
-    rows = []
-    for record in random.Random(seed).sample(choice, min(sample, len(choice))):
-        new = execute(from_dict(record["config"]), device=device)
-        row = {"id": record["id"], "experiment": record.get("experiment"), "ok": None}
-        if new["data"] == record["data"]:
-            old_final, new_final = (100 * r["rows"]["test_accuracy"][-1] for r in (record, new))
-            same_device = record["device"].split()[0] == new["device"].split()[0]
-            allowed = margin if same_device else 3 * margin
-            row |= dict(stored=round(old_final, 2), new=round(new_final, 2), difference=round(new_final - old_final, 3))
-            row["ok"] = abs(new_final - old_final) <= allowed
-        rows.append(row)
-    return rows

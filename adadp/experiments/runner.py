@@ -9,18 +9,23 @@ active ``dask.distributed.Client``; "ray" needs ``ray.util.joblib.register_ray()
 the results folder themselves and also return the record, so that a cluster without a shared disk works too.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from adadp.checkpoint import write_atomic
 from adadp.experiments import federated, grids, results
 from adadp.experiments.configs import Config
 from adadp.experiments.estimates import estimate, print_plan, seconds
 from adadp.experiments.grids import Job, pending
 from adadp.experiments.plan import FEDERATED_SIZES
+from adadp.folders import cache_folder
+from adadp.readers import reason
 
+BACKENDS = ("loky", "dask", "ray")
 WAIT = 5.0  # seconds between looks at runs that another runner is at
 
 
@@ -53,7 +58,7 @@ def run(
         profile: "paper", "full-data" or "laptop" (federated experiments made smaller), "pilot" (five epochs of every
             cell, kept in the cache folder) or "quick".
         jobs, backend: number of parallel runs and joblib's backend, see the module; each run uses one thread.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu" or "cuda"; looked for once, before the first run.
         dry_run: compute nothing; print the runs and hours of each tier, from step times measured now.
         tier: do the tiers up to this one (None: all).
         limit: stop after so many runs.
@@ -61,11 +66,10 @@ def run(
         progress: show a bar with the time left.
 
     Raises:
-        ValueError: an unknown experiment, profile or number of jobs.
-        RuntimeError: runs failed; the others were carried out and stored all the same.
+        ValueError: an unknown experiment, profile or backend, a number below 1, a device that is not here.
+        RuntimeError: a folder cannot be written to; or runs failed (the others were carried out and stored).
     """
-    if jobs < 1 or (limit is not None and limit < 1):
-        raise ValueError(f"jobs={jobs} and limit={limit} must be at least 1")
+    _check(jobs=jobs, limit=limit, tier=tier, backend=backend, device=device)
     names = (
         list(grids.EXPERIMENTS) if experiment == "all" else [experiment] if isinstance(experiment, str) else experiment
     )
@@ -75,6 +79,8 @@ def run(
             raise ValueError(f"profile={profile!r} is a size of the federated experiments, not of {', '.join(wrong)}")
     place = results.stored_folder(profile, folder)
     report = Report()
+    if not dry_run:
+        _check_writable(place)
     if dry_run:
         report.plan = estimate(names, results.load(place), profile, tier, device)
         print_plan(report.plan)
@@ -84,6 +90,39 @@ def run(
         text = "; ".join(f"{i}: {message}" for i, message in report.failed.items())
         raise RuntimeError(f"{len(report.failed)} runs failed ({len(report.new)} new ones are stored): {text}")
     return report
+
+
+def _check(*, backend: str, device: str, **least_one) -> None:
+    """Refuse what every run would fail on, once and before the first of them."""
+    for name, value in least_one.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    if backend not in BACKENDS:
+        raise ValueError(f"backend={backend!r} is unknown; choose one of {', '.join(BACKENDS)}")
+    if backend != "loky" and least_one["jobs"] == 1:
+        raise ValueError(f"backend={backend!r} needs jobs of 2 or more; a single job runs in this process")
+    if backend == "loky" and device != "auto":  # a cluster's machines may have what this one lacks
+        from adadp.evaluation import pick_device
+
+        pick_device(device)
+
+
+def _check_writable(place: Path) -> None:
+    """Refuse folders that cannot be written to before anything is computed.
+
+    Raises:
+        RuntimeError: results, or checkpoints and locks, have no place; the message names the folder.
+    """
+    for folder, advice in (
+        (place, "choose another --folder or set ADADP_CACHE"),
+        (cache_folder(), "set ADADP_CACHE to another folder"),
+    ):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(folder / f".writable-{os.getpid()}", "")
+            (folder / f".writable-{os.getpid()}").unlink()
+        except OSError as error:
+            raise RuntimeError(f"{folder} cannot be written to ({reason(error)}); {advice}") from error
 
 
 def _loop(report: Report, names, profile, tier, limit, place: Path, workers) -> None:
@@ -152,7 +191,7 @@ class _Workers:
         from joblib import Parallel, delayed, parallel_config
 
         lowest = [job for job in todo if job.tier == todo[0].tier]
-        how = "generator_unordered" if self.backend in ("loky", "threading", "dask") else "list"
+        how = "generator_unordered" if self.backend in ("loky", "dask") else "list"
         with parallel_config(backend=self.backend, n_jobs=self.jobs):
             calls = (delayed(_remote)(job, self.place, self.device) for job in lowest)
             yield from Parallel(return_as=how, batch_size=1)(calls)
@@ -193,9 +232,7 @@ def _path(place: Path, job: Job) -> Path:
 
 def _cache(name: str) -> Path:
     """A folder below the cache folder, made when it is missing."""
-    from adadp.data import cache_folder
-
-    folder = Path(cache_folder()) / name
+    folder = cache_folder() / name
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

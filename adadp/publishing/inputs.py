@@ -2,15 +2,18 @@
 
 import hashlib
 import json
-import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from adadp.folders import data_folder
 
 VERSIONS = (
     "torch", "torchvision", "numpy", "scipy", "matplotlib", "pandas", "dp-accounting", "mlxtend", "joblib", "flwr",
     "opacus", "ipywidgets", "ipython", "ipykernel", "papermill",
 )  # fmt: skip
+
+COMPUTED = {"checkpoints", "locks", "features", "cases", "pilot", "quick"}  # folders of the cache
 
 
 def digest(notebook: Path, surroundings: str, parameters: dict) -> str:
@@ -41,15 +44,12 @@ def package_files(root: Path) -> list[Path]:
     return sorted(p for p in (root / "adadp").rglob("*") if p.is_file() and "__pycache__" not in p.parts)
 
 
-def data_folder() -> Path:
-    """Where the data are: ``$ADADP_DATA``, else the cache folder."""
-    folder = os.environ.get("ADADP_DATA") or os.environ.get("ADADP_CACHE")
-    return Path(folder) if folder else Path.home() / ".cache" / "adadp"
-
-
 def data_files(folder: Path) -> list[tuple[str, int, int]]:
-    """(name, bytes, time of change) of every data file: cheaper than a checksum of 200 MB at each build."""
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and "checkpoints" not in p.parts)
+    """(name, bytes, time of change) of every data file: cheaper than a checksum of 200 MB at each build.
+
+    What is only kept there because data and cache share a folder is no data.
+    """
+    files = sorted(p for p in folder.rglob("*") if p.is_file() and not COMPUTED & set(p.relative_to(folder).parts))
     return [(p.relative_to(folder).as_posix(), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
 
 

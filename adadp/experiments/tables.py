@@ -1,0 +1,121 @@
+"""What is stored, as tables: by experiment, by tier with the hours that are left, and one row a curve."""
+
+import statistics
+
+from adadp.experiments import grids
+from adadp.experiments.configs import Config, from_dict
+from adadp.experiments.results import curves, summary
+
+
+def status(records: dict, profile: str = "paper") -> list[dict]:
+    """Stored and planned runs per experiment and tier; later stages are counted as if grids were interior.
+
+    Returns:
+        rows with experiment, tier, stored, planned; hours: what the missing ones take at the pace of the stored ones,
+        one process; untimed: how many are not in these hours, because no run of their kind is stored. A run that
+        several experiments share counts in each of them.
+    """
+    speed, rows = pace(records), []
+    for name in grids.EXPERIMENTS:
+        planned = _planned([name], records, profile)
+        for tier in sorted({tier for _, tier in planned.values()}):
+            rows.append({"experiment": name} | _row(planned, tier, records, speed))
+    return rows
+
+
+def tiers(records: dict, profile: str = "paper", names=None) -> list[dict]:
+    """The same by tier, over all experiments or some; a run that several share counts once, in its lowest tier."""
+    planned, speed = _planned(names or grids.EXPERIMENTS, records, profile), pace(records)
+    return [_row(planned, tier, records, speed) for tier in sorted({tier for _, tier in planned.values()})]
+
+
+def _planned(names, records: dict, profile: str) -> dict[str, tuple[Config, int]]:
+    """Every run that experiments ask for: id -> config, lowest tier."""
+    found: dict[str, tuple[Config, int]] = {}
+    for name in names:
+        for cell in grids.cells(name, records, profile, assume=True):
+            tier = min(cell.tier, found.get(cell.config.id, (None, cell.tier))[1])
+            found[cell.config.id] = (cell.config, tier)
+    return found
+
+
+def _row(planned: dict, tier: int, records: dict, speed: dict) -> dict:
+    """Runs of one tier: stored, planned, hours left."""
+    configs = {i: config for i, (config, at) in planned.items() if at == tier}
+    left = [_expected(config, speed) for i, config in configs.items() if i not in records]
+    hours = round(sum(seconds for seconds in left if seconds is not None) / 3600, 2)
+    done, untimed = len(configs) - len(left), left.count(None)
+    return {"tier": tier, "stored": done, "planned": len(configs), "hours": hours, "untimed": untimed}
+
+
+def pace(records: dict) -> dict[tuple, float]:
+    """Seconds that stored runs took for one unit of work (an epoch, a round, a turn): the median by kind of run."""
+    found: dict[tuple, list[float]] = {}
+    for record in records.values():
+        config = from_dict(record["config"])
+        if record.get("seconds") and not record.get("resumed"):  # the seconds of a resumed run are those of its end
+            for key in _kinds(config):
+                found.setdefault(key, []).append(record["seconds"] / _units(config))
+    return {key: statistics.median(values) for key, values in found.items()}
+
+
+def _kinds(config: Config) -> tuple[tuple, tuple]:
+    """What decides how long a unit of work takes: data, network and batches; with the method, or else without."""
+    batch = getattr(config, "expected_batch_size", None) or getattr(config, "batch_size", None)
+    shared = (config.kind, getattr(config, "dataset", None), config.model, batch)
+    size = getattr(config, "examples_per_client", None)
+    return (*shared, size, getattr(config, "method", None)), (*shared, size)
+
+
+def _units(config: Config) -> int:
+    """Epochs, rounds or turns of a run."""
+    return next(getattr(config, n) for n in ("epochs", "rounds", "repeats") if hasattr(config, n))
+
+
+def _expected(config: Config, speed: dict) -> float | None:
+    """Seconds of a run at the pace of the stored ones."""
+    return next((speed[key] * _units(config) for key in _kinds(config) if key in speed), None)
+
+
+def table(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
+    """One row a curve that has a stored run, settings in order.
+
+    Returns:
+        rows with role, setting, lr, seeds (stored/planned), accuracy (final, percent, mean over seeds), range (lowest
+        to highest seed), epsilon under both accountants after the last epoch (private runs), and data (their
+        provenance). Rows of timing runs have the median seconds of an epoch of each method instead of an accuracy.
+    """
+    stored = [c for c in curves(experiment, records, profile) if c["records"]]
+    return sorted((_curve_row(curve) for curve in stored), key=lambda row: (row.get("sigma", 0), row.get("random", 0)))
+
+
+def _curve_row(curve: dict) -> dict:
+    """The row of one curve."""
+    config, rows = curve["config"], curve["records"][0]["rows"]
+    data = "; ".join(dict.fromkeys(r["data"] for r in curve["records"]))
+    row: dict = {"role": curve["role"] + (" (peeking)" if curve["peeking"] else "")}
+    if config["kind"] == "timing":
+        seconds = {f"{m} s": round(statistics.median(rows[m]), 2) for m in ("adadp", "sgd", "adam")}
+        return row | {"model": config["model"], **seconds, "data": data}
+    if config["kind"] == "private":
+        row |= {"sigma": config["noise_multiplier"]}
+    else:
+        row |= {"random": config["random_fraction"], "batch_size": config["batch_size"]}
+    numbers = summary(curve)
+    row |= {"lr": config["lr"], "seeds": f"{numbers['seeds']}/{curve['planned']}"}
+    row |= {"accuracy": round(100 * numbers["final"], 2)}
+    if numbers["seeds"] > 1:
+        row |= {"range": f"{100 * numbers['low'][-1]:.2f} to {100 * numbers['high'][-1]:.2f}"}
+    row |= {name: rows[name][-1] for name in ("epsilon_moments", "epsilon_pld") if name in rows}
+    return row | {"data": data}
+
+
+def to_dataframe(records: dict):
+    """One row an evaluation of every stored run, config fields as columns (needs pandas)."""
+    import pandas
+
+    frames = []
+    for record in records.values():
+        frame = pandas.DataFrame(record["rows"])
+        frames.append(frame.assign(id=record["id"], data=record["data"], **record["config"]))
+    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
