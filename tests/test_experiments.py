@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import signal
 import subprocess
@@ -254,6 +255,44 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path, cheap_runs, monkeypatc
     with pytest.raises(RuntimeError, match=r"1 runs failed.*on purpose"):
         run("three", folder=tmp_path, progress=False)
     assert set(results.load(tmp_path)) == {c.id for c in fine}
+
+
+@pytest.fixture
+def lengths(cheap_runs, monkeypatch):
+    """(seed, epochs) of what is carried out; seed 7 has no finite lr."""
+    done, ordinary = [], execution.execute
+
+    def note(config, **keywords):
+        record = ordinary(config, **keywords)
+        record["rows"]["lr"] = [math.nan if config.seed == 7 else 0.1]
+        done.append((config.seed, config.epochs))
+        return record
+
+    monkeypatch.setattr(execution, "execute", note)
+    return done
+
+
+def asked(monkeypatch, *seeds):
+    """An experiment with a full-size run a seed; returns the ids."""
+    configs = [private("mnist", noise_multiplier=2, **PRINTED | dict(seed=s)) for s in seeds]
+    monkeypatch.setitem(grids.EXPERIMENTS, "some", lambda grid: [Cell("r", c) for c in configs])
+    return {c.id for c in configs}
+
+
+def test_pilots_come_before_the_first_long_run(tmp_path, lengths, monkeypatch):
+    ids = asked(monkeypatch, 0, 1, 2)
+    run("some", folder=tmp_path, progress=False, limit=2)
+    assert lengths == [(0, 5), (1, 5), (0, 100), (1, 100)]
+    run("some", folder=tmp_path, progress=False)
+    assert lengths[4:] == [(2, 5), (2, 100)], "pilots are kept"
+    assert set(results.load(tmp_path)) == ids, "but not among the results"
+
+
+def test_no_long_run_follows_a_pilot_without_finite_numbers(tmp_path, lengths, monkeypatch):
+    asked(monkeypatch, 7, 0)
+    with pytest.raises(RuntimeError, match=r"1 runs failed \(1 new.*pilot failed: lr not finite"):
+        run("some", folder=tmp_path, progress=False)
+    assert lengths == [(7, 5), (0, 5), (0, 100)]
 
 
 def test_a_run_another_process_is_at_is_left_alone(tmp_path, cheap_runs):

@@ -2,18 +2,21 @@
 
 It may be killed at any moment and started again, and several runners may work on one folder at once: a run is stored in
 one step under the hash of its config, a stored run is never computed again, a lock that the system releases when its
-process dies keeps two runners off the same run, and an interrupted run goes on from its last finished epoch.
+process dies keeps two runners off the same run, and an interrupted run goes on from its last finished epoch. Runs of
+full size come after a pilot: a few epochs of every one of their tier, whose numbers must be finite.
 
 ``backend`` is joblib's: "loky" (processes on this machine) by default; "dask" sends the runs to the cluster of the
 active ``dask.distributed.Client``; "ray" needs ``ray.util.joblib.register_ray()`` called first. Workers write to
 the results folder themselves and also return the record, so that a cluster without a shared disk works too.
 """
 
+import json
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from adadp.checkpoint import write_atomic
@@ -21,7 +24,7 @@ from adadp.experiments import federated, grids, results
 from adadp.experiments.configs import Config
 from adadp.experiments.estimates import estimate, print_plan, seconds
 from adadp.experiments.grids import Job, pending
-from adadp.experiments.plan import FEDERATED_SIZES
+from adadp.experiments.plan import FEDERATED_SIZES, PROFILES, STORED
 from adadp.folders import cache_folder
 from adadp.readers import reason
 
@@ -85,7 +88,8 @@ def run(
         report.plan = estimate(names, results.load(place), profile, tier, device)
         print_plan(report.plan)
         return report
-    _loop(report, names, profile, tier, limit, place, _Workers(place, device, jobs, backend, progress))
+    workers = _Workers(place, device, jobs, backend, progress)
+    _loop(report, lambda known: pending(names, known, profile, tier), limit, workers, pilots=profile in STORED)
     if report.failed:
         text = "; ".join(f"{i}: {message}" for i, message in report.failed.items())
         raise RuntimeError(f"{len(report.failed)} runs failed ({len(report.new)} new ones are stored): {text}")
@@ -125,24 +129,49 @@ def _check_writable(place: Path) -> None:
             raise RuntimeError(f"{folder} cannot be written to ({reason(error)}); {advice}") from error
 
 
-def _loop(report: Report, names, profile, tier, limit, place: Path, workers) -> None:
+def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = False) -> None:
     """Ask what is lacking, have it done, and ask again: finished grids make new stages appear."""
-    known = results.load(place)
+    known = results.load(workers.place)
     with workers:
         while limit is None or len(report.new) < limit:
-            todo = [job for job in pending(names, known, profile, tier) if job.config.id not in report.failed]
+            todo = [job for job in lacking(known) if job.config.id not in report.failed]
+            todo = todo if limit is None else todo[: limit - len(report.new)]
+            if pilots and (faults := _pilot([j for j in todo if j.tier == todo[0].tier], workers)):
+                report.failed |= faults
+                continue
             if not todo:
                 return
             workers.expect(todo)
             done_before = len(report.new) + len(report.failed)
-            for job, record, error in workers.carry_out(todo if limit is None else todo[: limit - len(report.new)]):
+            for job, record, error in workers.carry_out(todo):
                 if error:
                     report.failed[job.config.id] = error
                 elif record:
                     report.new.append(job.config.id)
-            known = results.load(place, known=known)
+            known = results.load(workers.place, known=known)
             if len(report.new) + len(report.failed) == done_before and any(j.config.id not in known for j in todo):
                 time.sleep(WAIT)
+
+
+def _pilot(todo: list[Job], workers) -> dict[str, str]:
+    """A few epochs of every run before the first long one (kept in the cache); what is wrong, by the long run's id."""
+    place = results.stored_folder("pilot")
+    short = {job.config.id: replace(job, config=PROFILES["pilot"](job.config)) for job in todo}
+    known, tried = results.load(place), Report()
+    cells = {job.config.id: job for job in short.values()}
+    if any(i not in known for i in cells):
+        if workers.progress:
+            print("first a short pilot of every run", file=sys.stderr)
+        _loop(tried, lambda known: [j for i, j in cells.items() if i not in known], None, workers.at(place))
+        known = results.load(place, known=known)
+    faults = {i: tried.failed.get(job.config.id) or _fault(known[job.config.id]) for i, job in short.items()}
+    return {i: f"its pilot failed: {fault}" for i, fault in faults.items() if fault}
+
+
+def _fault(record: dict) -> str | None:
+    """What makes a short run a warning: numbers that are not finite (stored as null)."""
+    names = [name for name in ("test_accuracy", "lr") if "null" in json.dumps(record["rows"].get(name, []))]
+    return f"{' and '.join(names)} not finite, see {record['id']}" if names else None
 
 
 class _Workers:
@@ -150,6 +179,10 @@ class _Workers:
 
     def __init__(self, place: Path, device: str, jobs: int, backend: str, progress: bool):
         self.place, self.device, self.jobs, self.backend, self.progress = place, device, jobs, backend, progress
+
+    def at(self, place: Path) -> "_Workers":
+        """The same workers for another folder of results."""
+        return _Workers(place, self.device, self.jobs, self.backend, self.progress)
 
     def __enter__(self):
         from tqdm import tqdm
