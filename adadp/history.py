@@ -5,6 +5,8 @@ import math
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from adadp.rounding import round_up
+
 _NON_FINITE = {"Infinity": math.inf, "-Infinity": -math.inf, "NaN": math.nan}
 
 
@@ -34,7 +36,8 @@ class History:
     def __repr__(self) -> str:
         if not self.rows:
             return "History(0 rows)"
-        last = ", ".join(f"{k} {v:.4g}" for k, v in self.rows[-1].items() if isinstance(v, int | float))
+        numbers = {k: v for k, v in self.rows[-1].items() if isinstance(v, int | float)}
+        last = ", ".join(f"{k} {round_up(v, 4) if k == 'epsilon' else f'{v:.4g}'}" for k, v in numbers.items())
         return f"History({len(self.rows)} rows; last: {last})"
 
     def to_dataframe(self):

@@ -9,6 +9,7 @@ import pytest
 import adadp
 from adadp.privacy.accounting import (
     MomentsAccountant,
+    assumptions,
     calibrate_noise_multiplier,
     epsilon,
     privacy_statement,
@@ -16,6 +17,7 @@ from adadp.privacy.accounting import (
     shuffled_lower_bound,
     tuned_epsilon,
 )
+from adadp.rounding import round_down, round_up
 
 MNIST = {"sample_rate": 1 / 300, "steps": 30_000, "delta": 1e-5}
 ONE = {"noise_multiplier": 2.0, "sample_rate": 0.01, "steps": 100, "delta": 1e-5}
@@ -27,7 +29,7 @@ def test_a_statement_carries_everything():
     )
     value = epsilon(**ONE, accountant="pld", neighbors="replace_one")
     for part in (
-        f"{value:.3g}",
+        f"epsilon = {round_up(value)} ",
         "1e-05",
         "one patient",
         "replace-one",
@@ -39,6 +41,41 @@ def test_a_statement_carries_everything():
     ):
         assert part in text
     assert "shuffl" not in text
+
+
+@pytest.mark.parametrize("steps", range(100, 120))
+def test_a_stated_epsilon_is_never_below_the_computed(steps):
+    cost = {**ONE, "steps": steps}
+    value = epsilon(**cost)
+    assert value <= float(privacy_statement(**cost).split()[2]) < value * 1.011
+    assert value <= float(privacy_statement(**cost, short=True).split()[2].strip(",")) < value * 1.011
+    row = {"epoch": 1, "epsilon": value}
+    assert value <= float(repr(adadp.History(rows=[row])).split()[-1].strip(")")) < value * 1.0011
+
+
+def test_what_the_epsilons_of_a_figure_stand_on():
+    assert assumptions() == "one training example, add/remove, Poisson; tuning not included"
+    for accountant in ("moments", "pld"):
+        assert privacy_statement(**ONE, accountant=accountant, short=True).endswith(
+            f"({assumptions(accountant=accountant)})"
+        )
+    replaced = assumptions(accountant="pld", neighbors="replace_one", record="one patient", tuning_included=True)
+    assert replaced == "one patient, replace-one, Poisson, pld; tuning included"
+    shuffled = assumptions(neighbors=None, sampler="shuffled partition")
+    assert shuffled == "one training example, shuffled partition, Poisson assumed; tuning not included"
+    one_release = {**ONE, "sample_rate": 1.0, "steps": 1}
+    assert "no sampling" in privacy_statement(**one_release, short=True)
+    for name, bad in (("neighbors", "both"), ("accountant", "gdp"), ("sampler", 3), ("record", ""), ("record", 3)):
+        with pytest.raises(ValueError, match=name):
+            assumptions(**{name: bad})
+
+
+def test_the_lower_bound_of_a_statement_counts_the_short_last_batch():
+    sampler = adadp.ShuffledPartition(batch_size=10, epochs=3)
+    cost = {"noise_multiplier": 1.0, "sample_rate": sampler.rate(105), "delta": 1e-5, "sampler": sampler}
+    bound = round_down(shuffled_lower_bound(1.0, 11, 1e-5))
+    assert f"at least {bound} " in privacy_statement(**cost, steps=33)
+    assert "at least" not in privacy_statement(**cost, steps=10)
 
 
 def test_a_statement_about_shuffled_batches_says_so():

@@ -15,7 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adadp.figures import style
-from adadp.figures.text import caption, describe, provenance
+from adadp.figures.text import caption, describe, provenance, statement
+from adadp.privacy import assumptions
+from adadp.rounding import round_up
 
 __all__ = [
     "accuracy_against_epsilon",
@@ -28,6 +30,7 @@ __all__ = [
     "learning_rate",
     "provenance",
     "slopes",
+    "statement",
 ]
 
 Rows = Sequence[Mapping[str, float]]
@@ -131,6 +134,8 @@ def accuracy_against_epsilon(
 ) -> Figure:
     """Test accuracy (percent) against the epsilon spent, one curve a method; see :func:`curves`.
 
+    The figure carries a general privacy statement; a caller who knows the accountant sets a better one.
+
     Raises:
         ValueError: as :func:`curves`.
     """
@@ -144,7 +149,9 @@ def accuracy_against_epsilon(
             for i, (n, s) in enumerate(runs.items())
         ]
         at = max(rows[-1]["epsilon"] for seeds in runs.values() for rows in seeds)
-        describe(fig, f"Test accuracy against epsilon. At the end (epsilon up to {at:.2f}): {', '.join(ends)}.")
+        describe(fig, f"Test accuracy against epsilon. At the end (epsilon up to {round_up(at)}): {', '.join(ends)}.")
+    if statement(fig) == "":
+        statement(fig, f"ε for {assumptions()}")
     return fig
 
 

@@ -33,8 +33,8 @@ def panels(svg: str, alt: str) -> str:
 
 
 def notes(fig: Figure) -> str:
-    """Caption and data line of a figure, where it has them."""
-    lines = [("ad-caption", text.caption(fig)), ("ad-data", text.provenance(fig))]
+    """Caption, privacy statement and data line of a figure, where it has them."""
+    lines = [("ad-caption", text.caption(fig)), ("ad-privacy", text.statement(fig)), ("ad-data", text.provenance(fig))]
     return "".join(f'<p class="{name}">{html.escape(line, quote=False)}</p>' for name, line in lines if line)
 
 

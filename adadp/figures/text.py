@@ -1,4 +1,4 @@
-"""Words that belong to a figure: its text alternative, its caption, and where its data come from."""
+"""Words that belong to a figure: text alternative, caption, what its epsilons mean, where its data come from."""
 
 from __future__ import annotations
 
@@ -37,6 +37,17 @@ def caption(fig: Figure, text: str | None = None) -> str:
     if text is not None:
         fig._adadp_caption = text
     return getattr(fig, "_adadp_caption", "")
+
+
+def statement(fig: Figure, text: str | None = None) -> str:
+    """Set (where given) and return the privacy statement, one line that a page shows under the caption.
+
+    Every figure that shows an epsilon, or a result that one belongs to, carries it: the short form of
+    :func:`adadp.privacy_statement`, or of :func:`adadp.privacy.assumptions` where a figure shows many epsilons.
+    """
+    if text is not None:
+        fig._adadp_statement = text
+    return getattr(fig, "_adadp_statement", "")
 
 
 def provenance(fig: Figure, text: str | None = None) -> str:

@@ -8,6 +8,7 @@ _HOME = {
     "ShuffledPartition": "sampling",
     "MomentsAccountant": "accounting",
     "epsilon": "accounting",
+    "assumptions": "accounting",
     "calibrate_noise_multiplier": "accounting",
     "privacy_statement": "accounting",
     "sampler_warning": "accounting",

@@ -9,11 +9,12 @@ from adadp.privacy.calibration import calibrate_noise_multiplier
 from adadp.privacy.composition import epsilon
 from adadp.privacy.moments import MomentsAccountant
 from adadp.privacy.shuffling import shuffled_lower_bound
-from adadp.privacy.statement import privacy_statement, sampler_warning
+from adadp.privacy.statement import assumptions, privacy_statement, sampler_warning
 from adadp.privacy.tuning import tuned_epsilon
 
 __all__ = [
     "MomentsAccountant",
+    "assumptions",
     "calibrate_noise_multiplier",
     "epsilon",
     "privacy_statement",

@@ -1,7 +1,11 @@
 """What an epsilon means, in words: it is printed beside every epsilon, so that none stands alone."""
 
+import math
+
+from adadp.privacy import arguments
 from adadp.privacy.composition import epsilon
 from adadp.privacy.shuffling import shuffled_lower_bound
+from adadp.rounding import round_down, round_up
 
 _NEIGHBORS = {
     "add_remove": "data sets that differ in one record, present in one and absent in the other (add/remove)",
@@ -39,6 +43,40 @@ def _sampler_name(sampler) -> str:
     return name
 
 
+def assumptions(
+    *,
+    accountant: str | None = None,
+    neighbors: str | None = "add_remove",
+    sampler="poisson",
+    record: str = "one training example",
+    tuning_included: bool = False,
+) -> str:
+    """What the epsilons of a figure stand on, in one line; the end of the short privacy statement.
+
+    Args:
+        accountant, neighbors: None where they differ from curve to curve and are written at each.
+        sampler, record, tuning_included: as for :func:`privacy_statement`.
+    Raises:
+        ValueError: naming the argument.
+
+    >>> assumptions(accountant="pld")
+    'one training example, add/remove, Poisson, pld; tuning not included'
+    """
+    if not isinstance(tuning_included, bool):
+        raise ValueError(f"tuning_included must be True or False, got {tuning_included!r}")
+    if not isinstance(record, str) or not record:
+        raise ValueError(f"record must be a description in words, got {record!r}")
+    name = _sampler_name(sampler)
+    drawn = {"poisson": "Poisson", "no sampling": name}.get(name, f"{name}, Poisson assumed")
+    if neighbors is not None:
+        neighbors = arguments.choice("neighbors", neighbors, arguments.NEIGHBORS)
+        neighbors = {"add_remove": "add/remove", "replace_one": "replace-one"}[neighbors]
+    if accountant is not None:
+        arguments.choice("accountant", accountant, arguments.ACCOUNTANTS)
+    parts = [record, neighbors, drawn, accountant]
+    return f"{', '.join(filter(None, parts))}; tuning {'' if tuning_included else 'not '}included"
+
+
 def privacy_statement(
     history=None,
     *,
@@ -63,7 +101,8 @@ def privacy_statement(
         tuning_included: whether the releases counted in ``steps`` cover the choice of the hyper-parameters.
         short: one line, for a figure.
     Returns:
-        Text; where the batches are not Poisson samples it says so and adds the lower bound for a shuffled epoch.
+        Text; epsilon is rounded up. Where the batches are not Poisson samples it says so, and adds the lower bound for
+        a shuffled epoch.
     Raises:
         ValueError: naming the argument.
 
@@ -83,10 +122,9 @@ def privacy_statement(
             known[k] for k in ("noise_multiplier", "sample_rate", "steps", "delta")
         )
         accountant, neighbors, sampler = (known[k] for k in ("accountant", "neighbors", "sampler"))
-    if not isinstance(tuning_included, bool):
-        raise ValueError(f"tuning_included must be True or False, got {tuning_included!r}")
-    if not isinstance(record, str) or not record:
-        raise ValueError(f"record must be a description in words, got {record!r}")
+    assumed = {"accountant": accountant, "neighbors": neighbors, "record": record, "tuning_included": tuning_included}
+    drawn = "no sampling" if sample_rate == 1 and _sampler_name(sampler) == "poisson" else sampler
+    in_short = assumptions(**assumed, sampler=drawn)
     value = epsilon(
         noise_multiplier=noise_multiplier,
         sample_rate=sample_rate,
@@ -95,24 +133,22 @@ def privacy_statement(
         accountant=accountant,
         neighbors=neighbors,
     )
-    name = _sampler_name(sampler)
-    tuning = "included" if tuning_included else "not included"
     if short:
-        drawn = "Poisson" if name == "poisson" else f"{name}, Poisson assumed"
-        relation = neighbors.replace("add_remove", "add/remove").replace("replace_one", "replace-one")
-        return f"ε = {value:.3g}, δ = {delta:g} ({record}, {relation}, {drawn}, {accountant}; tuning {tuning})"
+        return f"ε = {round_up(value)}, δ = {delta:g} ({in_short})"
+    name = _sampler_name(sampler)
     drawn = "Poisson sampling" if name == "poisson" else f"{name} (epsilon assumes Poisson sampling: no guarantee here)"
     lines = [
-        f"epsilon = {value:.3g} at delta = {delta:g}",
+        f"epsilon = {round_up(value)} at delta = {delta:g}",
         f"record unit: {record}",
         f"neighbours: {_NEIGHBORS[neighbors]}",
         f"sampler: {drawn}, rate {sample_rate:.4g}, {steps} gradients, noise multiplier {noise_multiplier:g}",
         f"accountant: {_ACCOUNTANTS[accountant]}",
-        f"tuning: the choice of hyper-parameters is {tuning}",
+        f"tuning: the choice of hyper-parameters is {'' if tuning_included else 'not '}included",
     ]
-    if name != "poisson" and steps and sample_rate and steps >= round(1 / sample_rate):
-        bound = shuffled_lower_bound(noise_multiplier, max(1, round(1 / sample_rate)), delta)
-        lines.insert(4, f"shuffling: one epoch alone has an epsilon of at least {bound:.3g} at this delta")
+    batches = math.ceil(1 / sample_rate - 1e-6) if sample_rate else math.inf
+    if name != "poisson" and steps >= batches:
+        bound = shuffled_lower_bound(noise_multiplier, batches, delta)
+        lines.insert(4, f"shuffling: one epoch alone has an epsilon of at least {round_down(bound)} at this delta")
     return "\n".join(lines)
 
 
