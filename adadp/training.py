@@ -1,6 +1,5 @@
 """One training loop: sampled batches, a plain or a private gradient, any optimizer, epsilon beside every accuracy."""
 
-import math
 import os
 import warnings
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from adadp.data import Dataset
 from adadp.evaluation import Loss, evaluate, pick_device
 from adadp.history import History
 from adadp.loop import TrainingRun
+from adadp.privacy import arguments
 from adadp.privacy.gradient import cross_entropy
 from adadp.progress import progress_bar
 
@@ -123,11 +123,7 @@ class AdaptThenDecay:
     """
 
     def __init__(self, epochs: int = 50, decay: float = 0.1):
-        if isinstance(epochs, bool) or epochs != epochs or int(epochs) != epochs or epochs < 1:
-            raise ValueError(f"epochs must be a whole number >= 1, got {epochs!r}")
-        if not 0 <= decay < math.inf:
-            raise ValueError(f"decay must be finite and >= 0, got {decay!r}")
-        self.epochs, self.decay = epochs, decay
+        self.epochs, self.decay = arguments.count("epochs", epochs, low=1), arguments.real("decay", decay)
 
     def __call__(self, *, epoch: int, optimizer, **_) -> None:
         """Set the lr of the epoch that comes next."""
@@ -158,12 +154,13 @@ def _check(model, data, optimizer, sampling, gradient, evaluate_every) -> None:
     stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if not any(id(p) in stepped for p in model.parameters()):
         raise ValueError("optimizer holds none of the model's parameters; make it from model.parameters()")
-    if isinstance(evaluate_every, bool) or int(evaluate_every) != evaluate_every or evaluate_every < 1:
-        raise ValueError(f"evaluate_every must be a whole number >= 1, got {evaluate_every!r}")
+    arguments.count("evaluate_every", evaluate_every, low=1)
 
 
 def _assumptions(gradient, sampling, size: int, delta: float, accountant: str) -> dict:
     """What every epsilon of the run takes for granted; one warning where the sampler is another."""
+    delta = arguments.delta(delta)
+    arguments.choice("accountant", accountant, arguments.ACCOUNTANTS)
     if gradient is None:
         return {"sampler": sampling.name, "noise_multiplier": None}
     from adadp.privacy.statement import sampler_warning

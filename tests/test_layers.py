@@ -46,7 +46,7 @@ MAY_IMPORT = {  # what the apart ones and the special cases may use
 }
 ACCOUNTING = {"accounting", "arguments", "calibration", "composition", "moments", "pld", "renyi", "shuffling"}
 ACCOUNTING |= {"statement", "tuning"}  # one block in several files
-PRIVACY = {"clipping": set(), "sampling": set(), **dict.fromkeys(ACCOUNTING, ACCOUNTING)}
+PRIVACY = {"clipping": {"arguments"}, "sampling": {"arguments"}, **dict.fromkeys(ACCOUNTING, ACCOUNTING)}
 
 
 def _imports(path: Path) -> set[str]:

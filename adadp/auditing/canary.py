@@ -114,7 +114,8 @@ def audit_releases(
     sigma = arguments.real("noise_multiplier", noise_multiplier, open_low=True)
     observations = arguments.count("observations", observations, low=10)
     confidence = arguments.real("confidence", confidence, high=1.0, open_low=True, open_high=True)
-    delta = arguments.delta(delta)
+    delta, seed = arguments.delta(delta), arguments.count("seed", seed)
+    arguments.function("gradient", gradient, "that is called like PrivateGradient")
     first, second, in_first, in_second = _observe(gradient, C, sigma, observations, seed)
     centred_first, centred_second = first + _OTHERS, second + _OTHERS  # means: 0 without and 1 with the canary
     looks = {

@@ -1,7 +1,7 @@
 """Private gradients with a fault planted in them, one each: what an audit must see, to be shown that it does.
 
-They are no straw men: each has been found in published code. All look right in training, since accuracy is as good or
-better. ``FAULTS`` maps a name to a class that is called like :class:`adadp.PrivateGradient`.
+They are no straw men: mistakes like these are found in published code, and training looks right with them, since the
+accuracy is as good or better. ``FAULTS`` maps a name to a class that is called like :class:`adadp.PrivateGradient`.
 """
 
 import math

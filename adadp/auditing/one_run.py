@@ -111,7 +111,8 @@ def audit_one_run(
     C = arguments.real("max_grad_norm", max_grad_norm, open_low=True)
     sigma = arguments.real("noise_multiplier", noise_multiplier, open_low=True)
     steps, canaries = arguments.count("steps", steps, low=1), arguments.count("canaries", canaries, low=10)
-    delta = arguments.delta(delta)
+    delta, seed = arguments.delta(delta), arguments.count("seed", seed)
+    arguments.function("gradient", gradient, "that is called like PrivateGradient")
     confidence = arguments.real("confidence", confidence, high=1.0, open_low=True, open_high=True)
     inside = np.random.default_rng(seed).random(canaries) < 0.5
     scores = _run_once(gradient, C, sigma, steps, inside, seed)

@@ -45,6 +45,7 @@ def audit_epsilon(
     True
     """
     settings = {"noise_multiplier": noise_multiplier, "max_grad_norm": max_grad_norm, "delta": delta, "seed": seed}
+    arguments.noise_multiplier(noise_multiplier)
     if arguments.choice("method", method, ("canary", "one_run")) == "one_run":
         canaries = arguments.count("observations", observations, low=10)
         return audit_one_run(gradient, **settings, canaries=canaries, confidence=confidence)
@@ -95,6 +96,8 @@ def run_audit(
     arguments.count("observations", observations, low=10)
     arguments.real("confidence", confidence, high=1.0, open_low=True, open_high=True)
     arguments.delta(delta)
+    for name, value in {"quick": quick, "one_run": one_run, "strict": strict}.items():
+        arguments.flag(name, value)
     results = [
         audit_sensitivity(gradient, **declared, neighbors=neighbors, trials=trials) for neighbors in arguments.NEIGHBORS
     ]

@@ -26,6 +26,20 @@ def _default_data(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
     return model, x, torch.randint(0, 3, (64,), generator=generator)
 
 
+def _checked(gradient, model, x, y, loss, seed) -> tuple[nn.Module, Tensor, Tensor]:
+    """What to audit on: what was given, or all of the default."""
+    arguments.function("gradient", gradient, "that is called like PrivateGradient")
+    arguments.function("loss", loss, "(output, y) -> one value an example")
+    seed = arguments.count("seed", seed)
+    if model is None and x is None and y is None:
+        return _default_data(seed)
+    if not isinstance(model, nn.Module) or not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        raise TypeError("model, x and y belong together: a torch.nn.Module and two tensors, or none of the three")
+    if len(x) != len(y) or len(x) < 2:
+        raise ValueError(f"x and y must hold the same number of records, at least 2, got {len(x)} and {len(y)}")
+    return model, x, y
+
+
 def audit_sensitivity(
     gradient: MakeGradient = PrivateGradient,
     *,
@@ -66,8 +80,7 @@ def audit_sensitivity(
     if arguments.choice("neighbors", neighbors, arguments.NEIGHBORS) == "replace_one":
         limit = 2.0
     trials = arguments.count("trials", trials, low=1)
-    if model is None:
-        model, x, y = _default_data(seed)
+    model, x, y = _checked(gradient, model, x, y, loss, seed)
     largest = max(1, len(x) // 4)
     grad = gradient(
         model,
@@ -134,8 +147,7 @@ def audit_noise(
         arguments.real("expected_batch_size", expected_batch_size, open_low=True),
     )
     confidence = arguments.real("confidence", confidence, high=1.0, open_low=True, open_high=True)
-    if model is None:
-        model, x, y = _default_data(seed)
+    model, x, y = _checked(gradient, model, x, y, loss, seed)
     grad = gradient(
         model,
         max_grad_norm=C,

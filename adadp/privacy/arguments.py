@@ -1,4 +1,4 @@
-"""Checks of the numbers an accountant is given: a wrong one is refused by name, never computed with."""
+"""Checks of the arguments of everything private: a wrong one is refused by name, never computed with."""
 
 import math
 from numbers import Integral, Real
@@ -24,12 +24,20 @@ def real(name: str, value, *, low: float = 0.0, high: float = math.inf, open_low
     bounds = f"{'>' if open_low else '>='} {low:g}"
     if high != math.inf:
         bounds += f" and {'<' if open_high else '<='} {high:g}"
-    good = isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and math.isfinite(value)
+    good = isinstance(value, Real) and not isinstance(value, (bool, np.bool_)) and _is_finite(value)
     if good:
         good = (value > low if open_low else value >= low) and (value < high if open_high else value <= high)
     if not good:
         raise ValueError(f"{name} must be a finite number {bounds}, got {value!r}")
     return float(value)
+
+
+def _is_finite(value: Real) -> bool:
+    """Whether a number has a finite float beside it; an integer beyond every float has none."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def count(name: str, value, *, low: int = 0) -> int:
@@ -52,6 +60,44 @@ def choice(name: str, value, options: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in options:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, options))}, got {value!r}")
     return value
+
+
+def flag(name: str, value) -> bool:
+    """``value`` if it is True or False; 1 and "no" are refused.
+
+    Raises:
+        ValueError: naming ``name``.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def words(name: str, value) -> str:
+    """``value`` if it is a text that says something.
+
+    Raises:
+        ValueError: naming ``name``.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{name} must be a description in words, got {value!r}")
+    return value
+
+
+def function(name: str, value, does: str):
+    """``value`` if it can be called; ``does`` says what it is called for.
+
+    Raises:
+        TypeError: naming ``name``.
+    """
+    if not callable(value):
+        raise TypeError(f"{name} must be a function {does}, got {type(value).__name__}")
+    return value
+
+
+def max_grad_norm(value) -> float:
+    """C: above 0; infinity is allowed and means no clipping."""
+    return math.inf if isinstance(value, float) and value == math.inf else real("max_grad_norm", value, open_low=True)
 
 
 def noise_multiplier(value) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import torch
 
+from adadp.privacy import arguments
+
 STABILITY = 0.01  # gamma of automatic clipping; the value its authors use in all their experiments
 
 
@@ -77,11 +79,9 @@ def check_clipping(clipping: str | Callable, max_grad_norm: float) -> None:
     Raises:
         ValueError: unknown name, C not positive, or C infinite where the factor would be infinite.
     """
-    if not callable(clipping) and clipping not in CLIPPINGS:
+    if not callable(clipping) and (not isinstance(clipping, str) or clipping not in CLIPPINGS):
         raise ValueError(
             f"clipping must be one of {sorted(CLIPPINGS)} or a callable norms -> factors, got {clipping!r}"
         )
-    if not max_grad_norm > 0:
-        raise ValueError(f"max_grad_norm must be > 0, got {max_grad_norm!r}")
-    if clipping == "automatic" and math.isinf(max_grad_norm):
+    if math.isinf(arguments.max_grad_norm(max_grad_norm)) and clipping == "automatic":
         raise ValueError('max_grad_norm must be finite with clipping="automatic", which scales gradients up to it')

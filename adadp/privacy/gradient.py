@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adadp.privacy import fallback
+from adadp.privacy import arguments, fallback
 from adadp.privacy.clipping import check_clipping, clip_factors
 from adadp.privacy.per_example import PerExample
 from adadp.privacy.terms import exact, joint_norms
@@ -49,8 +49,9 @@ class PrivateGradient:
         generator: source of the noise, on the parameters' device. None: torch's global one.
 
     Raises:
-        ValueError: a bad argument, or a model that cannot be made private (a batch norm in training mode, a sparse
-            embedding): the message says why and what to use instead.
+        TypeError: ``model``, ``loss`` or ``generator`` is something else.
+        ValueError: another argument is bad, or the model cannot be made private (a batch norm in training mode, a
+            sparse embedding): the message says why and what to use instead.
 
     Guarantees:
         With Poisson sampling one ``backward`` is one use of the subsampled Gaussian mechanism with noise multiplier
@@ -101,17 +102,18 @@ class PrivateGradient:
         max_physical_batch_size: int | None = None,
         generator: torch.Generator | None = None,
     ):
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
         check_clipping(clipping, max_grad_norm)
-        if not 0 <= noise_multiplier < math.inf:
-            raise ValueError(f"noise_multiplier must be finite and >= 0, got {noise_multiplier!r}")
-        if noise_multiplier > 0 and math.isinf(max_grad_norm):
-            raise ValueError(
-                "max_grad_norm must be finite when there is noise: its scale is max_grad_norm * noise_multiplier"
-            )
-        if not 0 < expected_batch_size < math.inf:
-            raise ValueError(f"expected_batch_size must be finite and > 0, got {expected_batch_size!r}")
-        if max_physical_batch_size is not None and not max_physical_batch_size >= 1:
-            raise ValueError(f"max_physical_batch_size must be >= 1 or None, got {max_physical_batch_size!r}")
+        max_grad_norm = arguments.max_grad_norm(max_grad_norm)
+        noise_multiplier = arguments.noise_multiplier(noise_multiplier)
+        expected_batch_size = arguments.real("expected_batch_size", expected_batch_size, open_low=True)
+        if max_physical_batch_size is not None:
+            max_physical_batch_size = arguments.count("max_physical_batch_size", max_physical_batch_size, low=1)
+        arguments.function("loss", loss, "(output, y) -> one value an example")
+        if generator is not None and not isinstance(generator, torch.Generator):
+            raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
+        _check_noise_scale(max_grad_norm, noise_multiplier, expected_batch_size)
         fallback.check_model(model)
         self.model, self.loss, self.clipping, self.generator = model, loss, clipping, generator
         self.max_grad_norm, self.noise_multiplier = max_grad_norm, noise_multiplier
@@ -184,6 +186,19 @@ class PrivateGradient:
             finite = torch.isfinite(norms)
             keep = finite if keep is None else keep & finite
         return factors if keep is None else torch.where(keep, factors, 0), keep
+
+
+def _check_noise_scale(C: float, sigma: float, E: float) -> None:
+    """Refuse noise that single precision cannot hold: it would come out as none, or as infinite."""
+    if sigma > 0 and math.isinf(C):
+        raise ValueError(
+            "max_grad_norm must be finite when there is noise: its scale is max_grad_norm * noise_multiplier"
+        )
+    if sigma > 0 and not 1e-30 < C * sigma / E < 1e30:
+        raise ValueError(
+            f"max_grad_norm={C:g} with noise_multiplier={sigma:g} and expected_batch_size={E:g} makes noise of "
+            f"{C * sigma / E:g}, which single precision cannot hold; bring max_grad_norm nearer to 1"
+        )
 
 
 def _reusable(grad: Tensor | None, p: Tensor) -> bool:

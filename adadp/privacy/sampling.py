@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from adadp.privacy import arguments
+
 
 @dataclass(frozen=True)
 class PoissonSampling:
@@ -44,16 +46,14 @@ class PoissonSampling:
     name = "poisson"
 
     def __post_init__(self):
-        if not 0 < self.sample_rate <= 1:
-            raise ValueError(f"sample_rate must be in (0, 1], got {self.sample_rate!r}")
-        _check_count("steps", self.steps, smallest=0)
+        rate = arguments.real("sample_rate", self.sample_rate, high=1.0, open_low=True)
+        object.__setattr__(self, "sample_rate", rate)
+        object.__setattr__(self, "steps", arguments.count("steps", self.steps))
 
     def batches(self, num_examples: int, generator: torch.Generator | None = None, *, start: int = 0) -> Iterator:
         """Yield int64 index tensors of shape (drawn size,), ascending, one a step from step ``start`` on."""
-        _check_count("num_examples", num_examples, smallest=1)
-        _check_count("start", start, smallest=0)
-        for _ in range(start, self.steps):
-            yield _bernoulli_indices(num_examples, self.sample_rate, generator)
+        num_examples, start = _checked(num_examples, generator, start)
+        return (_bernoulli_indices(num_examples, self.sample_rate, generator) for _ in range(start, self.steps))
 
     def num_steps(self, num_examples: int) -> int:
         """Gradients in the whole run."""
@@ -103,20 +103,21 @@ class ShuffledPartition:
     name = "shuffled partition"
 
     def __post_init__(self):
-        _check_count("batch_size", self.batch_size, smallest=1)
-        _check_count("epochs", self.epochs, smallest=0)
+        object.__setattr__(self, "batch_size", arguments.count("batch_size", self.batch_size, low=1))
+        object.__setattr__(self, "epochs", arguments.count("epochs", self.epochs))
 
     def batches(self, num_examples: int, generator: torch.Generator | None = None, *, start: int = 0) -> Iterator:
         """Yield int64 index tensors of shape (batch_size,) or shorter, from step ``start`` on."""
-        _check_count("num_examples", num_examples, smallest=1)
-        _check_count("start", start, smallest=0)
+        num_examples, start = _checked(num_examples, generator, start)
         first_epoch, inside = divmod(start, self.steps_per_epoch(num_examples))
         if inside:
             raise ValueError(f"start={start} is inside an epoch, whose order is not known any more: continue from a "
                              f"multiple of {self.steps_per_epoch(num_examples)}")  # fmt: skip
         device = generator.device if generator is not None else None
-        for _ in range(first_epoch, self.epochs):
-            yield from torch.randperm(num_examples, generator=generator, device=device).split(self.batch_size)
+        orders = (
+            torch.randperm(num_examples, generator=generator, device=device) for _ in range(first_epoch, self.epochs)
+        )
+        return (batch for order in orders for batch in order.split(self.batch_size))
 
     def num_steps(self, num_examples: int) -> int:
         """Gradients in the whole run."""
@@ -150,7 +151,11 @@ def padded(batches: Iterable, size: int) -> Iterator[tuple[torch.Tensor, torch.T
     >>> next(padded([torch.tensor([4, 7])], size=3))
     (tensor([4, 7, 0]), tensor([ True,  True, False]))
     """
-    _check_count("size", size, smallest=1)
+    return _padded(batches, arguments.count("size", size, low=1))
+
+
+def _padded(batches: Iterable, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """:func:`padded` for a checked size."""
     room = size
     for indices in batches:
         room = max(room, math.ceil(len(indices) / size) * size)
@@ -180,7 +185,8 @@ def _bernoulli_indices(n: int, q: float, generator: torch.Generator | None, chun
     return torch.cat(found).long()
 
 
-def _check_count(name: str, value: int, *, smallest: int) -> None:
-    """Refuse what is not a whole number of at least ``smallest``."""
-    if isinstance(value, bool) or value != value or int(value) != value or value < smallest:
-        raise ValueError(f"{name} must be a whole number >= {smallest}, got {value!r}")
+def _checked(num_examples: int, generator: torch.Generator | None, start: int) -> tuple[int, int]:
+    """The arguments of ``batches``, checked when it is called and not when the first batch is asked for."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
+    return arguments.count("num_examples", num_examples, low=1), arguments.count("start", start)

@@ -62,10 +62,8 @@ def assumptions(
     >>> assumptions(accountant="pld")
     'one training example, add/remove, Poisson, pld; tuning not included'
     """
-    if not isinstance(tuning_included, bool):
-        raise ValueError(f"tuning_included must be True or False, got {tuning_included!r}")
-    if not isinstance(record, str) or not record:
-        raise ValueError(f"record must be a description in words, got {record!r}")
+    arguments.flag("tuning_included", tuning_included)
+    arguments.words("record", record)
     name = _sampler_name(sampler)
     drawn = {"poisson": "Poisson", "no sampling": name}.get(name, f"{name}, Poisson assumed")
     if neighbors is not None:
@@ -124,6 +122,7 @@ def privacy_statement(
         accountant, neighbors, sampler = (known[k] for k in ("accountant", "neighbors", "sampler"))
     assumed = {"accountant": accountant, "neighbors": neighbors, "record": record, "tuning_included": tuning_included}
     drawn = "no sampling" if sample_rate == 1 and _sampler_name(sampler) == "poisson" else sampler
+    arguments.flag("short", short)
     in_short = assumptions(**assumed, sampler=drawn)
     value = epsilon(
         noise_multiplier=noise_multiplier,
