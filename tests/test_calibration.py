@@ -10,6 +10,7 @@ from adadp.privacy.accounting import (
     calibrate_noise_multiplier,
     epsilon,
     shuffled_lower_bound,
+    shuffled_upper_bound,
     tuned_epsilon,
 )
 
@@ -107,6 +108,16 @@ def test_shuffled_lower_bound_holds_by_sampling():
         for c in np.quantile(largest[1], [0.9, 0.97, 0.99, 0.995])
     )
     assert shown == pytest.approx(claimed, abs=0.05)
+
+
+@pytest.mark.parametrize("sigma", [0.3, 0.5, 1, 2, 5, 20])
+def test_shuffled_bounds_keep_their_order(sigma):
+    for batches in (1, 2, 30, 3000):
+        for delta in (1e-3, 1e-5, 1e-8):
+            low, high = shuffled_lower_bound(sigma, batches, delta), shuffled_upper_bound(sigma, 1, delta)
+            assert 0 <= low <= high * (1 + 1e-9) + 1e-9
+    assert shuffled_upper_bound(sigma, 2, 1e-5) > shuffled_upper_bound(sigma, 1, 1e-5) > 0
+    assert shuffled_upper_bound(sigma, 0, 1e-5) == 0
 
 
 def test_shuffled_lower_bound_at_the_limits():

@@ -1,6 +1,7 @@
 """Every committed notebook keeps the house rules, and runs from top to bottom."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,13 @@ def test_runs_through_papermill(name, executed):
     assert nbk.written_to_stderr(nb) == []
     assert any(c.outputs for c in nbk.code_cells(nb)), "it shows nothing"
     assert "widgets" not in nb.metadata
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("name", NAMES)
+def test_every_figure_with_an_epsilon_carries_a_privacy_statement(name, executed):
+    (page,) = [p for p in executed if p.name == name]
+    shown = [out.get("data", {}).get("text/html", "") for c in nbk.code_cells(nbk.read(page.path)) for out in c.outputs]
+    for html in (text for text in shown if "adadp-figure" in text):
+        words = re.sub(r"<(style|script)\b.*?</\1>", "", html, flags=re.DOTALL)
+        assert not re.search("ε|epsilon", words) or 'class="ad-privacy"' in words, words[:500]

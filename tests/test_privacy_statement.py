@@ -15,6 +15,7 @@ from adadp.privacy.accounting import (
     privacy_statement,
     sampler_warning,
     shuffled_lower_bound,
+    shuffled_upper_bound,
     tuned_epsilon,
 )
 from adadp.rounding import round_down, round_up
@@ -74,14 +75,16 @@ def test_the_lower_bound_of_a_statement_counts_the_short_last_batch():
     sampler = adadp.ShuffledPartition(batch_size=10, epochs=3)
     cost = {"noise_multiplier": 1.0, "sample_rate": sampler.rate(105), "delta": 1e-5, "sampler": sampler}
     bound = round_down(shuffled_lower_bound(1.0, 11, 1e-5))
-    assert f"at least {bound} " in privacy_statement(**cost, steps=33)
-    assert "at least" not in privacy_statement(**cost, steps=10)
+    assert f"at least {bound}," in privacy_statement(**cost, steps=33)
+    part = privacy_statement(**cost, steps=10)
+    assert "at least" not in part and f"at most {round_up(shuffled_upper_bound(1.0, 1, 1e-5))} " in part
 
 
 def test_a_statement_about_shuffled_batches_says_so():
     sampler = adadp.ShuffledPartition(batch_size=200, epochs=100)
     text = privacy_statement(noise_multiplier=1.0, **MNIST, sampler=sampler)
-    assert "shuffled partition" in text and "no guarantee" in text and "at least 3.64" in text
+    assert "shuffled partition" in text and "no guarantee" in text and "at least 3.64," in text
+    assert f"at most {round_up(shuffled_upper_bound(1.0, 100, 1e-5))} " in text
     assert "no guarantee" in sampler_warning(sampler)
     assert sampler_warning(adadp.PoissonSampling(sample_rate=0.1, steps=1)) == ""
     short = privacy_statement(noise_multiplier=1.0, **MNIST, sampler=sampler, short=True)
@@ -110,6 +113,11 @@ CALLS = {
         shuffled_lower_bound,
         {"noise_multiplier": 1.0, "steps_per_epoch": 300, "delta": 1e-5},
         ("noise_multiplier", "steps_per_epoch", "delta"),
+    ),
+    "shuffled, above": (
+        shuffled_upper_bound,
+        {"noise_multiplier": 1.0, "epochs": 3, "delta": 1e-5},
+        ("noise_multiplier", "epochs", "delta"),
     ),
     "tuned": (tuned_epsilon, {**ONE, "runs": 10}, ("noise_multiplier", "sample_rate", "steps", "delta", "runs")),
     "statement": (privacy_statement, ONE, ("noise_multiplier", "sample_rate", "steps", "delta")),
@@ -164,5 +172,5 @@ def test_numpy_numbers_are_numbers():
 def test_public_names():
     for name in ("MomentsAccountant", "epsilon", "calibrate_noise_multiplier", "privacy_statement"):
         assert getattr(adadp, name) is getattr(adadp.privacy, name)
-    for name in ("shuffled_lower_bound", "tuned_epsilon", "sampler_warning"):
+    for name in ("shuffled_lower_bound", "shuffled_upper_bound", "tuned_epsilon", "sampler_warning"):
         assert getattr(adadp.privacy, name) is globals()[name]

@@ -9,6 +9,7 @@ import adadp
 from adadp.experiments import grids, results
 from adadp.figures import accounting, federated_lr, landing, step_doubling, tol_grid
 from adadp.figures.gradient_flow import adapt, valley
+from adadp.rounding import round_up
 
 PRIVATE = {"max_grad_norm": 10.0, "num_parameters": 334_336, "expected_batch_size": 200}
 
@@ -95,7 +96,10 @@ def test_choosing_tol_sets_the_measured_beside_the_predicted():
     assert float(view.numbers["predicted"]) == pytest.approx(known, rel=0.01)
     assert float(view.numbers["measured"]) == pytest.approx(rows[-1]["lr"], rel=0.01)
     assert float(view.numbers["noise in each weight"]) == pytest.approx(noise, rel=0.01)
-    assert view.numbers["accuracy"] == "42.0 %" and view.numbers["ε"] == f"{moments:.2f} (moments), {pld:.2f} (PLD)"
+    assert (
+        view.numbers["accuracy"] == "42.0 %"
+        and view.numbers["ε"] == f"{round_up(moments)} (moments), {round_up(pld)} (PLD)"
+    )
     assert all(value in view.says for value in view.numbers.values())
     assert grid.farthest == pytest.approx(0.025)
 
@@ -142,7 +146,8 @@ def test_accounting_moves_all_four_and_says_epsilon():
         view = it.view(sigma=sigma, epochs_done=epochs, batch=batch, delta=delta)
         cost = {"noise_multiplier": sigma, "sample_rate": batch / 60_000, "steps": round(epochs * 60_000 / batch)}
         for name, accountant in (("moments", "moments"), ("PLD", "pld")):
-            assert view.numbers[name] == f"ε = {adadp.epsilon(**cost, delta=delta, accountant=accountant):.3f}"
+            exact = adadp.epsilon(**cost, delta=delta, accountant=accountant)
+            assert view.numbers[name] == f"ε = {round_up(exact, decimals=3)}"
 
 
 # --- Federated ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,15 @@ from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
 from adadp.figures.step_doubling import LIMIT, LINES, LOOKS
-from adadp.privacy import MomentsAccountant, epsilon, shuffled_lower_bound, tuned_epsilon
+from adadp.privacy import (
+    MomentsAccountant,
+    assumptions,
+    epsilon,
+    shuffled_lower_bound,
+    shuffled_upper_bound,
+    tuned_epsilon,
+)
+from adadp.rounding import round_down, round_up
 
 COLUMNS = {  # heading -> arguments of `adadp.epsilon`
     "moments": {"accountant": "moments"},
@@ -56,11 +64,11 @@ def tuning_table(sigmas: Sequence[float], **cost) -> list[dict]:
 
 
 def in_words(rows: Sequence[Mapping]) -> str:
-    """Rows as a table in plain text, a column a key.
+    """Rows as a table in plain text, a column a key; epsilons are rounded up, and down where they are "at least".
 
-    >>> print(in_words([{"data": "MNIST", "sigma": 2, "moments": 1.5361}]))
+    >>> print(in_words([{"data": "MNIST", "sigma": 2, "moments": 1.53611}]))
     data      sigma  moments
-    MNIST         2    1.536
+    MNIST         2   1.5362
     """
     lines = ["  ".join(_cell(key, key) for key in rows[0])]
     return "\n".join(lines + ["  ".join(_cell(key, value) for key, value in row.items()) for row in rows])
@@ -68,10 +76,11 @@ def in_words(rows: Sequence[Mapping]) -> str:
 
 def _cell(key: str, value) -> str:
     """One value as wide as its heading needs; texts to the left, numbers to the right."""
-    width = max(len(key), 8 if key == "data" else 5)
+    width = max(len(key), 8 if key == "data" else 6 if key != "sigma" else 5)
     if isinstance(value, str):
         return value.ljust(width) if key == "data" else value.rjust(width)
-    return (f"{value:g}" if key == "sigma" else f"{value:.3f}").rjust(width)
+    rounded = round_down if "at least" in key else round_up
+    return (f"{value:g}" if key == "sigma" else rounded(value, decimals=4)).rjust(width)
 
 
 def orders(sigmas: Sequence[float], *, sample_rate: float, steps: int, delta: float, last: int = 32) -> Figure:
@@ -92,13 +101,14 @@ def orders(sigmas: Sequence[float], *, sample_rate: float, steps: int, delta: fl
         best = accountant.best_order(delta=delta)
         ax.plot(accountant.orders, found, **(look | {"marker": ""}), label=f"σ = {sigma:g}")
         ax.plot(best, found[best - 1], color=look["color"], marker=look["marker"], markersize=8, linestyle="none")
-        said.append(f"σ = {sigma:g}: smallest epsilon {found[best - 1]:.3f} at order {best}")
+        said.append(f"σ = {sigma:g}: smallest epsilon {round_up(found[best - 1])} at order {best}")
     ax.axhline(-np.log(delta) / last, **LIMIT)
     style.log_axis(ax, "y")
     ax.set(xlabel="order λ", ylabel="epsilon", ylim=(None, 20))
     ax.legend(loc="upper right")
     plots.describe(fig, f"Epsilon that each order gives. {'; '.join(said)}.")
     plots.caption(fig, f"The accountant takes the lowest point. Thin line: log(1/δ)/{last}, where it cannot get below.")
+    plots.statement(fig, f"δ = {style.number(delta)}; ε for {assumptions(accountant='moments')}")
     return fig
 
 
@@ -140,7 +150,7 @@ def losses(draws: np.ndarray, epsilon: float) -> Figure:
     (ax,) = fig.axes
     ax.hist(draws, bins=80, color=style.COLORS["blue"], histtype="stepfilled", alpha=0.55)
     ax.axvline(epsilon, color=style.COLORS["orange"], linestyle="--")
-    ax.annotate(f"ε = {epsilon:.2f}", (epsilon, 0.9), xycoords=("data", "axes fraction"), ha="left", xytext=(4, 0),
+    ax.annotate(f"ε = {round_up(epsilon)}", (epsilon, 0.9), xycoords=("data", "axes fraction"), xytext=(4, 0),
                 textcoords="offset points")  # fmt: skip
     ax.set(xlabel="privacy loss", ylabel="draws", yscale="log")
     style.log_axis(ax, "y")
@@ -148,9 +158,10 @@ def losses(draws: np.ndarray, epsilon: float) -> Figure:
     plots.describe(
         fig,
         f"Histogram of the privacy loss: mean {draws.mean():.3f}, standard deviation {draws.std():.3f};"
-        f" {100 * beyond:.2f} per cent lie beyond epsilon {epsilon:.3f}.",
+        f" {100 * beyond:.2f} per cent lie beyond epsilon {round_up(epsilon)}.",
     )
     plots.caption(fig, "Privacy loss of one epoch, drawn at random. Only what lies right of ε costs δ.")
+    plots.statement(fig, f"ε for {assumptions(accountant='pld')}")
     return fig
 
 
@@ -167,17 +178,18 @@ def profile(deltas: Sequence[float], **cost) -> Figure:
     for look, (label, how) in zip(LINES, list(COLUMNS.items())[:3], strict=False):
         values = [epsilon(delta=delta, **cost, **how) for delta in deltas]
         ax.plot(deltas, values, **look, label=label)
-        said.append(f"{label} {values[0]:.2f} to {values[-1]:.2f}")
+        said.append(f"{label} {round_up(values[0])} to {round_up(values[-1])}")
     style.log_axis(ax, "x")
     ax.set(xlabel="δ", ylabel="ε", ylim=(0, None))
     ax.legend(loc="upper right")
     plots.describe(fig, f"Epsilon from delta {deltas[0]:.0e} to {deltas[-1]:.0e}: {'; '.join(said)}.")
     plots.caption(fig, "Each curve is a set of guarantees that hold together. The lower one is the sharper account.")
+    plots.statement(fig, f"ε for {assumptions()}")
     return fig
 
 
 def sampler_rows(sigmas: Sequence[float], *, steps: int, delta: float) -> list[dict[str, float]]:
-    """One epoch: epsilon for Poisson sampling (PLD), and what shuffling costs at least, a row a noise multiplier.
+    """One epoch: epsilon for Poisson sampling (PLD), and what shuffling costs at least and at most.
 
     Args:
         sigmas: noise multipliers.
@@ -190,6 +202,7 @@ def sampler_rows(sigmas: Sequence[float], *, steps: int, delta: float) -> list[d
             "sigma": sigma,
             "Poisson, PLD": epsilon(noise_multiplier=sigma, **known),
             "shuffled, at least": shuffled_lower_bound(sigma, steps, delta),
+            "shuffled, at most": shuffled_upper_bound(sigma, 1, delta),
         }
         for sigma in sigmas
     ]
@@ -210,10 +223,13 @@ def samplers(rows: Sequence[Mapping[str, float]]) -> Figure:
     ax.set(xlabel="noise multiplier σ", ylabel="ε of one epoch")
     ax.legend(loc="upper right")
     said = "; ".join(
-        f"σ = {r['sigma']:g}: {r['Poisson, PLD']:.2f} and at least {r['shuffled, at least']:.2f}" for r in rows
+        f"σ = {r['sigma']:g}: {round_up(r['Poisson, PLD'])}, shuffled at least {round_down(r['shuffled, at least'])}"
+        f" and at most {round_up(r['shuffled, at most'])}"
+        for r in rows
     )
     plots.describe(fig, f"Epsilon of one epoch, Poisson sampling and shuffled batches. {said}.")
-    plots.caption(fig, "The same noise and batch size. The upper curve is a lower bound: the truth lies above it.")
+    plots.caption(fig, "The same noise and batch size. The epsilon of shuffled batches lies between the upper two.")
+    plots.statement(fig, f"Lowest curve: ε for {assumptions(accountant='pld')}")
     return fig
 
 
@@ -241,6 +257,7 @@ def explorer(
     style.log_axis(ax, "xy")
     ax.set(xlabel="epochs", ylabel="ε", ylim=(0.03, 30))
     ax.legend(loc="upper left")
+    plots.statement(fig, f"ε for {assumptions()}")
 
     def value(sigma: float, many: int, batch: int, delta: float, name: str) -> float:
         """Epsilon after some epochs."""
@@ -256,11 +273,12 @@ def explorer(
             found.append(value(sigma, epochs_done, batch, delta, name))
             point.set_data([epochs_done], found[-1:])
         moments, pld = found
+        shown = [round_up(value, decimals=3) for value in found]
         says = (
             f"With σ {sigma:.3g}, batches of {batch:g} and δ {style.number(delta)}, {epochs_done:g} epochs cost"
-            f" ε {moments:.3f} by the moments accountant and {pld:.3f} by PLD, {moments / pld:.2f} times less."
+            f" ε {shown[0]} by the moments accountant and {shown[1]} by PLD, {moments / pld:.2f} times less."
         )
-        return View(fig, {"moments": f"ε = {moments:.3f}", "PLD": f"ε = {pld:.3f}"}, says)
+        return View(fig, {"moments": f"ε = {shown[0]}", "PLD": f"ε = {shown[1]}"}, says)
 
     axes = {"sigma": sigmas, "epochs_done": epochs, "batch": batch_sizes, "delta": deltas}
     labels = {"sigma": "noise multiplier σ", "epochs_done": "epochs", "batch": "batch size", "delta": "δ"}

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -19,6 +20,7 @@ AUDITS = {  # heading of the table -> name of the audit
 }
 
 
+@matplotlib.rc_context(style.RC)
 def sensitivity(audits: Mapping[str, object]) -> Figure:
     """How far one record moved the released sum, pair by pair.
 
@@ -35,7 +37,8 @@ def sensitivity(audits: Mapping[str, object]) -> Figure:
         said.append(f"{label}: largest {differences.max():.3f} C, allowed {audit.limit:g} C")
     for limit in sorted({audit.limit for audit in audits.values()}):
         ax.axhline(limit, **LIMIT)
-        ax.annotate(f"{limit:g} C", (1, limit), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
+        ax.annotate(f"{limit:g} C", (1, limit), xycoords=("axes fraction", "data"), xytext=(4, 0),
+                    textcoords="offset points", va="center", fontsize=8)  # fmt: skip
     ax.set(xlabel="pair of neighbouring batches", ylabel="difference of the sums / C", ylim=(0, None))
     ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.2), ncols=2, fontsize=8)
     plots.describe(fig, f"Difference of the released sums of neighbouring batches, by pair. {'; '.join(said)}.")
@@ -43,6 +46,7 @@ def sensitivity(audits: Mapping[str, object]) -> Figure:
     return fig
 
 
+@matplotlib.rc_context(style.RC)
 def scores(looks: Sequence, *, sigma: float, statement: str) -> Figure:
     """What a distinguisher saw with the canary in the batch and without, a panel a release, and its threshold.
 
@@ -78,49 +82,53 @@ def scores(looks: Sequence, *, sigma: float, statement: str) -> Figure:
     return fig
 
 
+@matplotlib.rc_context(style.RC)
 def noise_pairs(audits: Mapping[str, object]) -> Figure:
     """The noise of G2 against that of G1 in the same iteration, one panel a gradient.
 
     Args:
         audits: title -> the third result of :func:`adadp.auditing.audit_releases`.
     """
-    fig, said = style.figure(panels=len(audits), height=3.1), []
+    fig, said = style.figure(panels=len(audits), height=3.1, sharey=True), []
+    reach = 1.05 * max(
+        np.abs(audit.evidence[key][:SHOWN]).max() for audit in audits.values() for key in ("first", "second")
+    )
     for ax, (title, audit) in zip(fig.axes, audits.items(), strict=True):
         first, second = audit.evidence["first"], audit.evidence["second"]
         ax.plot(first[:SHOWN], second[:SHOWN], **(LOOKS[0] | {"linestyle": "none", "markersize": 3}))
-        ax.set(title=title, xlabel="noise in G1 / C", ylabel="noise in G2 / C")
+        ax.set(title=title, xlabel="noise in G1 / C", xlim=(-reach, reach), ylim=(-reach, reach))
         said.append(f"{title}: correlation {np.corrcoef(first, second)[0, 1]:.2f}")
+    fig.axes[0].set_ylabel("noise in G2 / C")
     plots.describe(fig, f"Noise in the second gradient against noise in the first. {'; '.join(said)}.")
     plots.caption(fig, "One point an iteration. Whoever knows one gradient's noise must learn nothing of the other's.")
     return fig
 
 
+@matplotlib.rc_context(style.RC)
 def ranking(result, *, statement: str) -> Figure:
-    """The canaries of a single run by score, which of them were in, and the two ends that are guessed.
+    """The canaries of a single run by rank: which share of them was in, and the two ends that are guessed.
 
     Args:
-        result: of :func:`adadp.auditing.audit_one_run`.
+        result: of :func:`adadp.auditing.audit_one_run`, with at least twenty canaries.
         statement: of the declared epsilon.
     """
     score, inside, each = (result.evidence[key] for key in ("scores", "inside", "each"))
-    order = np.argsort(-score, kind="stable")
-    score, inside, rank = score[order], inside[order], np.arange(1, len(order) + 1)
+    inside = inside[np.argsort(-score, kind="stable")]
+    edges = np.linspace(0, len(inside), 21).round().astype(int)
+    share = np.add.reduceat(inside.astype(float), edges[:-1]) / np.diff(edges)
     fig = style.figure(height=3.2)
     (ax,) = fig.axes
-    shown = np.zeros(len(order), bool)
-    shown[:: max(1, len(order) // SHOWN)] = True
-    for look, (label, those) in zip(LOOKS, {"was in": inside, "was out": ~inside}.items(), strict=False):
-        ax.plot(
-            rank[shown & those], score[shown & those], **(look | {"linestyle": "none", "markersize": 3}), label=label
-        )
-    for edge in (each + 0.5, len(order) - each + 0.5):
+    ax.stairs(100 * share, edges, fill=True, color=style.COLORS["blue"], alpha=0.55)
+    ax.axhline(50, color=style.COLORS["muted"], linestyle="--", linewidth=1)
+    for edge, text, side in ((each, "in", "right"), (len(inside) - each, "out", "left")):
         ax.axvline(edge, **LIMIT)
-    ax.set(xlabel="rank", ylabel="score / C")
-    ax.legend(loc="upper right", fontsize=8)
+        ax.annotate(f"guessed {text}", (edge, 1.01), xycoords=("data", "axes fraction"), ha=side, fontsize=8)
+    ax.set(xlabel="canaries by score, highest first", ylabel="were in", ylim=(0, 100))
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
     right = int(inside[:each].sum()), int((~inside[-each:]).sum())
     plots.describe(
         fig,
-        f"{len(order)} canaries sorted by score. Of the {each} highest {right[0]} were in, of the {each} lowest"
+        f"{len(inside)} canaries sorted by score. Of the {each} highest {right[0]} were in, of the {each} lowest"
         f" {right[1]} were out: epsilon is at least {round_down(result.bound)}, declared {round_up(result.limit)}.",
     )
     plots.caption(
@@ -130,6 +138,7 @@ def ranking(result, *, statement: str) -> Figure:
     return fig
 
 
+@matplotlib.rc_context(style.RC)
 def bounds(found: Mapping[str, Sequence[tuple[int, float]]], declared: float, *, statement: str) -> Figure:
     """Lower bounds on epsilon by the number of observations, and the declared epsilon above them.
 

@@ -7,7 +7,8 @@ from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
 from adadp.figures.step_doubling import LIMIT
-from adadp.privacy import epsilon
+from adadp.privacy import assumptions, epsilon
+from adadp.rounding import round_up
 
 Rows = Sequence[Mapping[str, float]]
 ROLES = {  # role of a stored curve -> method name of the house style
@@ -26,7 +27,7 @@ ACCOUNTINGS = {  # label -> arguments of `adadp.epsilon`
 
 
 def accuracy(runs: Mapping[str, Sequence[Rows]], *, delta: float, statement: str, data: str) -> Figure:
-    """Test accuracy against epsilon of several methods, with what epsilon assumes in the caption.
+    """Test accuracy against epsilon of several methods, with the privacy statement below.
 
     Args:
         runs: method name -> one list of rows a seed (``History.rows``).
@@ -35,7 +36,8 @@ def accuracy(runs: Mapping[str, Sequence[Rows]], *, delta: float, statement: str
         data: the provenance of the data.
     """
     fig = plots.accuracy_against_epsilon(runs, delta=delta, ax=style.figure(height=3.6).axes[0])
-    plots.caption(fig, f"At the end {statement}.")
+    plots.caption(fig, "Accuracy after each epoch against what has been spent by then.")
+    plots.statement(fig, f"At the end {statement}")
     plots.provenance(fig, data)
     return fig
 
@@ -47,13 +49,16 @@ def rate_rows(history) -> list[dict[str, float]]:
     return points + [{"step": r["steps"], "lr": r["lr"]} for r in history.rows if r["steps"] > done]
 
 
-def learning_rates(runs: Mapping[str, Rows], predicted: Mapping[str, float], *, data: str) -> Figure:
+def learning_rates(
+    runs: Mapping[str, Rows], predicted: Mapping[str, float], *, data: str, statement: str = ""
+) -> Figure:
     """Learning rates over gradients, with a thin line where the closed form says they settle.
 
     Args:
         runs: method name -> rows of :func:`rate_rows`.
         predicted: label -> learning rate.
         data: the provenance of the data.
+        statement: the privacy statement of each of the trainings, one line.
     """
     fig = plots.learning_rate(runs, ax=style.figure(height=3.4).axes[0])
     (ax,) = fig.axes
@@ -63,6 +68,7 @@ def learning_rates(runs: Mapping[str, Rows], predicted: Mapping[str, float], *, 
     words = ", ".join(f"{label}: {style.number(value)}" for label, value in predicted.items())
     plots.describe(fig, f"{plots.describe(fig)} Closed form: {words}.")
     plots.caption(fig, "The learning rates that ADADP chose. Thin lines: the closed form.")
+    plots.statement(fig, f"Each training {statement}" if statement else "")
     plots.provenance(fig, data)
     return fig
 
@@ -89,9 +95,10 @@ def accountings(rows: Rows, *, data: str, **privacy) -> Figure:
     """
     runs = {label: [with_epsilon(rows, **privacy, **how)] for label, how in ACCOUNTINGS.items()}
     fig = plots.accuracy_against_epsilon(runs, delta=privacy["delta"])
-    ends = ", ".join(f"{label}: {seeds[0][-1]['epsilon']:.2f}" for label, seeds in runs.items())
+    ends = ", ".join(f"{label}: {round_up(seeds[0][-1]['epsilon'])}" for label, seeds in runs.items())
     plots.describe(fig, f"Three curves of equal heights, shifted along epsilon. Epsilon at the end, {ends}.")
     plots.caption(fig, "One and the same run. The guarantee depends on who computes it, and against what.")
+    plots.statement(fig, f"ε for {assumptions(neighbors=None)}; neighbours and accountant as written at the curves")
     plots.provenance(fig, data)
     return fig
 
@@ -156,6 +163,7 @@ def stored_explorer(data: str, *, delta: float = 1e-5, folder=None):
         """The curves of one noise multiplier under one accountant."""
         shown = runs[accountant][sigma]
         fig = plots.accuracy_against_epsilon(shown, delta=delta, ax=style.figure(height=3.8).axes[0])
+        plots.statement(fig, f"ε for {assumptions()}; accountant as chosen")
         numbers = {
             style.METHODS[name]["label"]: f"{100 * statistics.fmean(r[-1]['test_accuracy'] for r in seeds):.1f} %"
             for name, seeds in shown.items()

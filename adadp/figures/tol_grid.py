@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from adadp.figures import plots, style
 from adadp.figures.noise_analysis import noise_per_weight
 from adadp.figures.step_doubling import LINES, LOOKS
-from adadp.privacy import epsilon
+from adadp.privacy import assumptions, epsilon
+from adadp.rounding import round_up
 from adadp.step_size import predicted_lr
 
 EXPERIMENT = "tol-grid"
@@ -110,7 +111,7 @@ def explorer(grid: Grid):
         numbers = {
             "predicted": style.number(closed), "measured": style.number(rates[-1]),
             "accuracy": f"{100 * end['test_accuracy']:.1f} %", "noise in each weight": style.number(noise),
-            "ε": f"{eps['moments']:.2f} (moments), {eps['pld']:.2f} (PLD)",
+            "ε": f"{round_up(eps['moments'])} (moments), {round_up(eps['pld'])} (PLD)",
         }  # fmt: skip
         says = (
             f"With tol {style.number(tol)} and σ {style.number(sigma)} the learning rate is {numbers['measured']} after"
@@ -143,5 +144,6 @@ def _frame(grid: Grid) -> Figure:
     style.percent_axis(right)
     left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=2)
     plots.caption(fig, grid.origin)
+    plots.statement(fig, f"ε at the end, δ = {style.number(grid.delta)}, for {assumptions()}")
     plots.provenance(fig, grid.data)
     return fig

@@ -13,6 +13,7 @@ _HOME = {
     "privacy_statement": "accounting",
     "sampler_warning": "accounting",
     "shuffled_lower_bound": "accounting",
+    "shuffled_upper_bound": "accounting",
     "tuned_epsilon": "accounting",
 }
 __all__ = sorted(_HOME)

@@ -8,7 +8,7 @@ that does not overshoot.
 from adadp.privacy.calibration import calibrate_noise_multiplier
 from adadp.privacy.composition import epsilon
 from adadp.privacy.moments import MomentsAccountant
-from adadp.privacy.shuffling import shuffled_lower_bound
+from adadp.privacy.shuffling import shuffled_lower_bound, shuffled_upper_bound
 from adadp.privacy.statement import assumptions, privacy_statement, sampler_warning
 from adadp.privacy.tuning import tuned_epsilon
 
@@ -20,5 +20,6 @@ __all__ = [
     "privacy_statement",
     "sampler_warning",
     "shuffled_lower_bound",
+    "shuffled_upper_bound",
     "tuned_epsilon",
 ]

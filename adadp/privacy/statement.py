@@ -4,7 +4,7 @@ import math
 
 from adadp.privacy import arguments
 from adadp.privacy.composition import epsilon
-from adadp.privacy.shuffling import shuffled_lower_bound
+from adadp.privacy.shuffling import shuffled_lower_bound, shuffled_upper_bound
 from adadp.rounding import round_down, round_up
 
 _NEIGHBORS = {
@@ -144,11 +144,18 @@ def privacy_statement(
         f"accountant: {_ACCOUNTANTS[accountant]}",
         f"tuning: the choice of hyper-parameters is {'' if tuning_included else 'not '}included",
     ]
-    batches = math.ceil(1 / sample_rate - 1e-6) if sample_rate else math.inf
-    if name != "poisson" and steps >= batches:
-        bound = shuffled_lower_bound(noise_multiplier, batches, delta)
-        lines.insert(4, f"shuffling: one epoch alone has an epsilon of at least {round_down(bound)} at this delta")
+    if name != "poisson" and sample_rate:
+        lines.insert(4, _shuffling(noise_multiplier, sample_rate, steps, delta))
     return "\n".join(lines)
+
+
+def _shuffling(sigma: float, rate: float, steps: int, delta: float) -> str:
+    """What is known of shuffled batches: a lower bound for one epoch, an upper bound for all (partial ones count)."""
+    batches = math.ceil(1 / rate - 1e-6)
+    epochs = math.ceil(steps / batches)
+    low, high = shuffled_lower_bound(sigma, batches, delta), shuffled_upper_bound(sigma, epochs, delta)
+    least = f"one epoch alone has an epsilon of at least {round_down(low)}, " if steps >= batches else ""
+    return f"shuffling: {least}all of it one of at most {round_up(high)} (a removed record's place stays empty)"
 
 
 def _from_history(history) -> dict:
