@@ -11,8 +11,9 @@ from fractions import Fraction
 from adadp import __version__
 from adadp import commands as actions
 from adadp.commands import ACCOUNTANTS, FAULTS, NEIGHBORS, PROFILES, choose
+from adadp.endings import Terminated, termination_raised
 
-USER, BUG, INTERRUPTED, NO_READER = 2, 1, 130, 141  # exit codes besides 0
+USER, BUG, INTERRUPTED, NO_READER, TERMINATED = 2, 1, 130, 141, 143  # exit codes besides 0
 DEVICES = ("auto", "cpu", "cuda")
 _EPSILON = """\
 Up to a probability of delta, no outcome of the training becomes more than exp(epsilon)
@@ -39,8 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; what the user, the data or the disk did wrong is one line on standard error.
 
     Returns:
-        0; 2 after such a mistake; 1 after a fault of the program itself; 130 after Ctrl-C. ``--debug`` shows the
-        traceback instead.
+        0; 2 after such a mistake; 1 after a fault of the program itself; 130 after Ctrl-C, 143 after SIGTERM: both
+        end what the program started. ``--debug`` shows the traceback instead.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
@@ -54,11 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ValueError("a command is missing; see: adadp --help")
         if extra:
             raise ValueError(_unknown_options(extra, arguments.options, arguments.command))
-        arguments.run(arguments)
+        with termination_raised():
+            arguments.run(arguments)
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        print("adadp: interrupted; what was finished is kept", file=sys.stderr)
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        terminated = isinstance(error, Terminated)
+        print(f"adadp: {'terminated' if terminated else 'interrupted'}; what was finished is kept", file=sys.stderr)
+        return TERMINATED if terminated else INTERRUPTED
     except BrokenPipeError:  # adadp ... | head
         _drop_output()
         return NO_READER
@@ -151,7 +154,8 @@ def _add_book(commands) -> argparse.ArgumentParser:
     p.add_argument("--jobs", type=_count, metavar="N", help="notebooks executed side by side (default: up to 2)")
     p.add_argument("--output", metavar="FOLDER", help="folder of the finished book (default: _build/html)")
     p.add_argument("--repository", metavar="URL", help="public repository: adds launch and source buttons")
-    p.add_argument("--branch", default="main", help="branch or commit that the buttons open (default: main)")
+    p.add_argument("--commit", metavar="SHA", help="what the buttons open (default: the one checked out)")
+    p.add_argument("--pages-branch", default="gh-pages", metavar="NAME", help="where pages go (default: gh-pages)")
     p.add_argument("--base-url", metavar="URL", help="address where the pages will be published")
     return p
 

@@ -25,7 +25,8 @@ def book(a: argparse.Namespace) -> None:
 
     index = build_book(
         profile=a.profile, seed=a.seed, device=a.device, strict=a.strict, use_cache=not a.no_cache, workers=a.jobs,
-        output=a.output, repository=a.repository, branch=a.branch, base_url=a.base_url,
+        output=a.output, repository=a.repository, commit=a.commit, pages_branch=a.pages_branch,
+        base_url=a.base_url,
     )  # fmt: skip
     print(f"The book: {index}\nTo read it over http: python -m http.server --directory {index.parent} 8000")
 

@@ -216,8 +216,8 @@ def test_book_options_exist_in_build_book():
 
     build = pytest.importorskip("adadp.publishing.build")
     names = set(inspect.signature(build.build_book).parameters)
-    assert {"profile", "seed", "device", "strict", "use_cache", "workers", "output", "repository", "branch",
-            "base_url"} <= names  # fmt: skip
+    assert {"profile", "seed", "device", "strict", "use_cache", "workers", "output", "repository", "commit",
+            "pages_branch", "base_url"} <= names  # fmt: skip
 
 
 def test_results_of_an_empty_folder(capsys, tmp_path):

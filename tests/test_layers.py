@@ -27,6 +27,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "evaluation": 1,
     "history": 1,
     "progress": 0,
+    "endings": 0,
     "readers": 0,
     "folders": 0,
     "rounding": 0,

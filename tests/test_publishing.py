@@ -187,6 +187,9 @@ def test_no_toc_and_unknown_arguments(root, tmp_path):
         build_book(root, profile="quikc")
     with pytest.raises(ValueError, match="device"):
         build_book(root, device="tpu")
+    for workers in (0, -1):
+        with pytest.raises(ValueError, match=rf"workers \(--jobs\) must be at least 1, got {workers}"):
+            build_book(root, workers=workers)
 
 
 # --- what makes a page be executed again ----------------------------------------------------------------------------
@@ -288,14 +291,40 @@ def _no_launch_buttons(page: str) -> None:
     assert "colab" not in page and "mybinder" not in page and "launch-buttons" not in page
 
 
-def test_launch_buttons_with_an_address(root):
-    _, index = lines(
-        root=root, repository="https://github.com/org/name", branch="0123abc", base_url="https://org.io/b/"
-    )
+def test_launch_buttons_and_copies_with_an_address(root):
+    _, index = lines(root=root, repository="https://github.com/org/name", commit="0123abc", base_url="https://o.io/b/")
     page = (index.parent / "notebooks/page.html").read_text()
-    assert "https://colab.research.google.com/github/org/name/blob/0123abc/notebooks/page.ipynb" in page
+    assert "https://colab.research.google.com/github/org/name/blob/gh-pages/launch/notebooks/page.ipynb" in page
     assert "https://mybinder.org/v2/gh/org/name/0123abc?urlpath=lab/tree/notebooks/page.ipynb" in page
+    assert "launch-buttons" not in (index.parent / "book/index.html").read_text(), "prose has nothing to execute"
+    copied = nbk.read(index.parent / "launch/notebooks/page.ipynb")
+    first, second, *_ = [c for c in copied.cells if c.cell_type == "code"]
+    assert "adadp @ git+https://github.com/org/name@0123abc" in first.source
+    assert "parameters" in second.metadata.tags and not any(c.get("outputs") for c in copied.cells)
+    assert (index.parent / ".nojekyll").is_file(), "GitHub would leave out _static"
+    committed = nbk.read(root / "notebooks/page.ipynb")
+    assert [c.id for c in copied.cells if c.id != "code-launch"] == [c.id for c in committed.cells]
     assert yaml.safe_load((root / "_config.yml").read_text()).get("repository") is None
+    lines(root=root)
+    page = (index.parent / "notebooks/page.html").read_text()
+    _no_launch_buttons(page)
+    assert not (index.parent / "launch").exists(), "built locally there is nothing to launch"
+
+
+def test_addresses_that_are_none(root, monkeypatch):
+    with pytest.raises(ValueError, match="repository must be an address"):
+        build_book(root, repository="org/name")
+    with pytest.raises(ValueError, match="commit must be 7 to 40 hexadecimal digits, got 'main'"):
+        build_book(root, repository="https://github.com/org/name", commit="main")
+    monkeypatch.delenv("ADADP_COMMIT")
+    with pytest.raises(ValueError, match="got 'unknown'; name it with --commit"):
+        build_book(root, repository="https://github.com/org/name")
+
+
+def test_a_tree_that_differs_from_its_commit_is_not_published(root, monkeypatch):
+    monkeypatch.setattr(provenance, "commit", lambda root: "0123456789ab+")
+    with pytest.raises(RuntimeError, match="files differ from commit 0123456789abcdef, which the launch buttons open"):
+        lines(root=root, strict=True, repository="https://github.com/org/name")
 
 
 def test_failing_cell_is_named_and_the_old_book_stays(root, old, capsys):
@@ -368,7 +397,10 @@ def _processes(word: str) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="reads processes from /proc")
-def test_interrupt_ends_everything_and_keeps_the_old_book(root, old, monkeypatch):
+@pytest.mark.parametrize(
+    ("sent", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_ending_it_ends_everything_and_keeps_the_old_book(root, old, monkeypatch, sent, code, word):
     mark = f"ADADP_TEST_MARK={root}"
     monkeypatch.setenv(*mark.split("=", 1))
     flag = root / "started"
@@ -378,9 +410,9 @@ def test_interrupt_ends_everything_and_keeps_the_old_book(root, old, monkeypatch
     while not flag.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert flag.exists(), "the notebook never started"
-    process.send_signal(signal.SIGINT)
+    process.send_signal(sent)
     _, err = process.communicate(timeout=30)
-    assert process.returncode == 130 and err.startswith("adadp: interrupted") and err.count("\n") == 1, err
+    assert process.returncode == code and err.startswith(f"adadp: {word}") and err.count("\n") == 1, err
     assert old.read_text() == "the previous book"
     while (left := _processes(mark)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from adadp.publishing import launch, provenance, toc
 from adadp.publishing import notebook as nbk
-from adadp.publishing import provenance, toc
 from adadp.publishing.execute import Page, execute
-from adadp.publishing.mirror import lay_out, lock, set_address
+from adadp.publishing.mirror import add_launch_copies, lay_out, lock, set_address
 from adadp.publishing.pages import build_pages, listing, restore
 
 PROFILES = ("quick", "paper")
@@ -28,7 +28,8 @@ def build_book(
     workers: int | None = None,
     use_cache: bool = True,
     repository: str | None = None,
-    branch: str = "main",
+    commit: str | None = None,
+    pages_branch: str = launch.PAGES_BRANCH,
     base_url: str | None = None,
     report: Callable[[str], None] = print,
 ) -> Path:
@@ -46,20 +47,24 @@ def build_book(
         device: "auto", "cpu" or "cuda".
         strict: a warning of Sphinx, or a cell that writes to stderr, is an error; otherwise it is listed.
         output: folder of the finished book (default: ``_build/html`` below the root).
-        workers: notebooks executed side by side (default: 2, or 1 on a single core).
+        workers: notebooks executed side by side, at least 1 (default: 2, or 1 on a single core).
         use_cache: False executes every notebook anew.
         repository: address of the public repository; without one the pages have no launch and source buttons.
-        branch: branch or commit that these buttons open.
+        commit: what these buttons open (default: the one that is checked out).
+        pages_branch: the branch of the repository on which the pages will be published; launch copies of the notebooks
+            lie beside them (`adadp.publishing.launch`).
         base_url: address where the pages will be published.
         report: gets the lines that tell about progress.
 
     Raises:
-        ValueError: an unknown profile or device, a faulty ``_toc.yml``, a notebook without a parameters cell.
+        ValueError: an unknown profile or device, no worker, a faulty ``_toc.yml``, a notebook without a parameters
+            cell, a repository without a commit.
         RuntimeError: a cell failed, or (strict) something warned, or Jupyter Book failed; the message names where.
         OSError: the disk is full or not writable.
     """
     root = Path(root or Path.cwd()).resolve()
-    _check(profile, device)
+    _check(profile, device, workers)
+    address = launch.check_address(repository, commit or provenance.full_commit(root)) if repository else None
     pages = toc.pages(root)
     build = root / "_build"
     output = Path(output).resolve() if output else build / "html"
@@ -71,21 +76,25 @@ def build_book(
             workers=workers or min(2, os.cpu_count() or 1), use_cache=use_cache, report=report,
         )  # fmt: skip
         _refuse_failures(executed, output)
-        warnings = _stderr(executed)
+        warnings = _stderr(executed) + _differing(root, address, commit)
         if strict and warnings:
-            raise RuntimeError(listing("cells wrote to stderr", warnings))
+            raise RuntimeError(listing("not fit to be published", warnings))
         src = build / "src"
         facts = provenance.collect(root, executed, profile=profile, seed=seed, device=device)
         lay_out(root, src, executed, facts)
-        set_address(src / "_config.yml", repository, branch, base_url)
+        set_address(src, address, pages_branch, base_url)
+        if address:
+            add_launch_copies(root, src, [page.name for page in executed], address)
         warnings = build_pages(src, build, output, strict=strict, warnings=warnings, report=report)
     for warning in warnings:
         report(f"  warning: {warning}")
     return output / "index.html"
 
 
-def _check(profile: str, device: str) -> None:
+def _check(profile: str, device: str, workers: int | None) -> None:
     """Refuse what no notebook knows."""
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers (--jobs) must be at least 1, got {workers}")
     if profile not in PROFILES:
         raise ValueError(f"profile must be one of {', '.join(PROFILES)}, got {profile!r}")
     if device not in DEVICES:
@@ -112,6 +121,13 @@ def _refuse_failures(executed: list[Page], output: Path) -> None:
         print(f"\n{page}\n{page.failure.get('traceback', '')}\n", file=sys.stderr)
     kept = "; the previous book is left as it was" if output.exists() else ""
     raise RuntimeError("; ".join(str(page) for page in failed) + kept)
+
+
+def _differing(root: Path, address: tuple[str, str] | None, commit: str | None) -> list[str]:
+    """A line where the buttons would open a commit that is not what was built."""
+    if address and commit is None and provenance.commit(root).endswith("+"):
+        return [f"files differ from commit {address[1]}, which the launch buttons open"]
+    return []
 
 
 def _stderr(executed: list[Page]) -> list[str]:

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
-from adadp.publishing import provenance
+from adadp.publishing import launch, provenance
 from adadp.publishing.execute import Page
 
 COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
+PUBLISHED = "_published"  # what goes beside the pages as it is
 
 
 @contextlib.contextmanager
@@ -47,14 +48,34 @@ def lay_out(root: Path, src: Path, executed: list[Page], facts: dict[str, Any]) 
     (src / provenance.FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
 
-def set_address(config: Path, repository: str | None, branch: str, base_url: str | None) -> None:
-    """Write the public addresses into the mirror's configuration; without them there are no buttons to break."""
+def add_launch_copies(root: Path, src: Path, notebooks: list[str], address: tuple[str, str]) -> None:
+    """Lay launch copies into the mirror, and the mark that keeps GitHub Pages from leaving out ``_static``."""
+    published = src / PUBLISHED
+    launch.write_copies(root, published / launch.FOLDER, notebooks, *address)
+    (published / ".nojekyll").touch()
+
+
+def set_address(src: Path, address: tuple[str, str] | None, pages_branch: str, base_url: str | None) -> None:
+    """Write the public addresses into the mirror's configuration; without them there are no buttons to break.
+
+    Args:
+        src: the mirror.
+        address: repository and commit; Binder and the source links open that commit, Colab the launch copies, which
+            the published pages carry along.
+        pages_branch: where the pages are published.
+        base_url: the address of the pages.
+    """
+    config = src / "_config.yml"
     settings = yaml.safe_load(config.read_text(encoding="utf-8"))
     html = settings.setdefault("html", {})
     if base_url:
         html["baseurl"] = base_url
-    if repository:
-        settings["repository"] = {"url": repository, "branch": branch, "path_to_book": ""}
-        settings["launch_buttons"] = {"colab_url": COLAB, "binderhub_url": BINDER, "notebook_interface": "jupyterlab"}
+    if address:
+        repository, commit = address
+        settings["repository"] = {"url": repository, "branch": commit, "path_to_book": ""}
+        settings["launch_buttons"] = {"binderhub_url": BINDER, "notebook_interface": "jupyterlab"}
+        if "://github.com/" in repository:
+            settings["launch_buttons"]["colab_url"] = COLAB
         html |= {"use_repository_button": True, "use_issues_button": True, "use_edit_page_button": False}
+        settings["sphinx"]["config"] |= {"html_extra_path": [PUBLISHED], "adadp_launch": [commit, pages_branch]}
     config.write_text(yaml.safe_dump(settings, allow_unicode=True, sort_keys=False), encoding="utf-8")

@@ -48,6 +48,14 @@ def commit(root: Path) -> str:
         return "unknown"
 
 
+def full_commit(root: Path) -> str:
+    """Full name of the commit that is checked out, or "unknown"."""
+    try:
+        return os.environ.get("ADADP_COMMIT") or _git(root, "rev-parse", "HEAD")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def undated(path: Path) -> str:
     """The facts without the date: the same book built tomorrow is the same book."""
     facts = json.loads(path.read_text(encoding="utf-8"))

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from adadp.publishing import launch
+
 FILE = "build-facts.json"
 STORED = "adadp/experiments/stored"
 _COMMIT = re.compile(r"(>|\s)([0-9a-f]{40})(?=[<.,;\s])")
@@ -80,6 +82,12 @@ def add_origin(app: Any, config: Any) -> None:
         config.html_theme_options["extra_footer"] = origin(json.loads(path.read_text(encoding="utf-8")))
 
 
+def aim_launch(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Point launch buttons, where there are any, at the copies that know their commit."""
+    if app.config.adadp_launch:
+        launch.aim(context.get("header_buttons", []), *app.config.adadp_launch)
+
+
 def prune(app: Any, error: Exception | None) -> None:
     """Leave out what no page loads: MathJax's other bundles (15 MB) and source maps."""
     static = Path(app.outdir) / "_static"
@@ -99,7 +107,9 @@ def prune(app: Any, error: Exception | None) -> None:
 def setup(app: Any) -> dict[str, Any]:
     """Called by Sphinx."""
     app.add_config_value("comments_config", {}, "env")  # Jupyter Book sets it even where the extension is left out
+    app.add_config_value("adadp_launch", [], "html")
     app.connect("config-inited", add_origin)
+    app.connect("html-page-context", aim_launch, priority=999)  # after the theme has made its buttons
     app.connect("html-page-context", clean_scripts, priority=999)
     app.connect("html-page-context", add_execution)
     app.connect("html-page-context", link_commits)
