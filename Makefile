@@ -4,6 +4,7 @@ PROFILE ?= quick
 PORT ?= 8000
 VENV ?= .venv
 WORKERS ?= 2
+BENCH ?= _build/benchmarks
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 PIP := $(BIN)/python -m pip install -qq -c constraints.txt
@@ -41,9 +42,9 @@ lint: $(VENV)/.dev  ## style, types, notebooks without outputs
 results: $(VENV)/.book  ## say which stored runs exist and which are missing
 	@$(BIN)/adadp results status
 
-bench: $(VENV)/.dev  ## measure speed side by side with peers
+bench: $(VENV)/.dev  ## measure speed side by side with peers (BENCH=folder of tables and pictures)
 	@for name in $(filter-out __init__ common,$(basename $(notdir $(wildcard benchmarks/*.py)))); do \
-	  echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; done
+	  echo "== $$name"; $(BIN)/python -W ignore -m benchmarks.$$name --out $(BENCH) || exit 1; done
 
 constraints: $(VENV)/bin/python  ## resolve the book's stack anew and write constraints.txt
 	@$(BIN)/python .ci/constraints.py

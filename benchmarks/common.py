@@ -1,97 +1,43 @@
-"""Shared by every benchmark: alternating contenders in one process, medians, a table and a picture.
+"""Shared by every benchmark: what numbers depend on, a table, a picture, and where they are written.
 
-Contenders take turns, so that whatever else the machine does hits all of them. Beside the wall clock there is the
-processor time of the process, which hardly changes when the machine is busy; ratios are given for both.
+How contenders are timed is in ``adadp/timing.py``, which the book uses too.
 """
 
-import gc
+import argparse
 import json
-import platform
-import statistics
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import torch
+import matplotlib
+from matplotlib.figure import Figure
 
-REPEATS, WARM_UP = 20, 3
+from adadp import timing
+from adadp.checkpoint import write_atomic
+from adadp.figures import style
 
-
-@dataclass
-class Timing:
-    """Seconds a call, one entry a repeat."""
-
-    wall: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        """Median wall time in milliseconds."""
-        return 1e3 * statistics.median(self.wall)
-
-    @property
-    def least(self) -> float:
-        """Least wall time in milliseconds."""
-        return 1e3 * min(self.wall)
-
-    @property
-    def cpu_median(self) -> float:
-        """Median processor time in milliseconds."""
-        return 1e3 * statistics.median(self.cpu)
+OUT = Path("_build/benchmarks")
 
 
-def alternate(contenders: dict[str, Callable], *, repeats: int = REPEATS, warm_up: int = WARM_UP) -> dict[str, Timing]:
-    """Call every contender ``warm_up + repeats`` times, in turns, and return the timings after the warm-up."""
-    timings = {name: Timing() for name in contenders}
-    names = list(contenders)
-    gc.collect()
-    gc.disable()
-    try:
-        for turn in range(-warm_up, repeats):
-            names = names[1:] + names[:1]  # no contender always follows the same one
-            for name in names:
-                wall, cpu = _once(contenders[name])
-                if turn >= 0:
-                    timings[name].wall.append(wall)
-                    timings[name].cpu.append(cpu)
-    finally:
-        gc.enable()
-    return timings
-
-
-def _once(call: Callable) -> tuple[float, float]:
-    """Wall and processor seconds of one call."""
-    cpu, wall = time.process_time(), time.perf_counter()
-    call()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - wall, time.process_time() - cpu
+def arguments(description: str | None, *, repeats: int = timing.REPEATS) -> argparse.ArgumentParser:
+    """A parser with what every benchmark takes."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=repeats, help=f"timings of each contender ({repeats})")
+    parser.add_argument("--out", type=Path, default=OUT, help=f"folder of the table, the picture and the data ({OUT})")
+    return parser
 
 
 def environment(*packages: str) -> dict[str, str]:
-    """What the numbers depend on: thread count, processor, versions."""
-    found = {"threads": str(torch.get_num_threads()), "processor": _processor(), "python": platform.python_version()}
-    for package in ("torch", *packages):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    """Threads, processor, versions, the commit and the day."""
+    command = ["git", "describe", "--always", "--dirty"]
+    described = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+    found = {"commit": described.stdout.strip() or "unknown", "date": time.strftime("%Y-%m-%d", time.gmtime())}
+    return timing.environment(*packages) | found
 
 
-def _processor() -> str:
-    """The processor's name as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def table(rows: list[dict]) -> str:
+def table(rows: Sequence[Mapping]) -> str:
     """Rows as a Markdown table; floats with three digits."""
     heads = list(dict.fromkeys(key for row in rows for key in row))
 
@@ -102,30 +48,63 @@ def table(rows: list[dict]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in [heads, ["---"] * len(heads), *body])
 
 
-def write(out: Path, name: str, text: str, data: dict, figure=None) -> None:
-    """Write NAME.md, NAME.json and NAME.png, and say where."""
+def write(out: Path, name: str, text: str, data: dict, figure: Figure | None = None) -> None:
+    """Print the text, write NAME.md, NAME.json and NAME.svg, and say where."""
+    print(text)
     out.mkdir(parents=True, exist_ok=True)
-    (out / f"{name}.md").write_text(text + "\n")
-    (out / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
+    write_atomic(out / f"{name}.md", text + "\n")
+    write_atomic(out / f"{name}.json", json.dumps(_short(data), indent=1) + "\n")
     if figure is not None:
-        figure.savefig(out / f"{name}.png", dpi=150)
-    print(f"written: {out / name}.md, .json" + (", .png" if figure is not None else ""), file=sys.stderr)
+        figure.savefig(out / f"{name}.svg", metadata={"Date": None})
+    print(f"written: {out / name}.md, .json" + (", .svg" if figure is not None else ""), file=sys.stderr)
 
 
-def bars(groups: dict[str, dict[str, float]], *, ylabel: str):
+def _short(data):
+    """The same with four digits a number: more are noise."""
+    if isinstance(data, Mapping):
+        return {key: _short(value) for key, value in data.items()}
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [_short(value) for value in data]
+    return float(f"{data:.4g}") if isinstance(data, float) else data
+
+
+@matplotlib.rc_context(style.RC)
+def bars(groups: Mapping[str, Mapping[str, float]], *, label: str) -> Figure:
     """A picture: one panel a group, one horizontal bar a contender, logarithmic."""
-    from matplotlib.figure import Figure
-
     figure = Figure(figsize=(7, 1.0 + 0.26 * sum(len(g) + 2 for g in groups.values())), layout="constrained")
     axes = figure.subplots(len(groups), 1, squeeze=False, height_ratios=[len(g) for g in groups.values()])[:, 0]
     for ax, (title, values) in zip(axes, groups.items(), strict=True):
         names = list(values)[::-1]
-        bar = ax.barh(
-            names, [values[n] for n in names], color=["#a85a08" if n == "adadp" else "#59636e" for n in names]
-        )
+        colors = [style.COLORS["blue" if n.startswith("adadp") else "muted"] for n in names]
+        bar = ax.barh(names, [values[n] for n in names], color=colors)
         ax.bar_label(bar, fmt="%.3g", padding=3, fontsize=8)
-        ax.set(xscale="log", title=title)
+        ax.set(title=title)
+        style.log_axis(ax)
+        ax.grid(axis="y", visible=False)
         ax.margins(x=0.15)
-        ax.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel(ylabel)
+    axes[-1].set_xlabel(label)
+    return figure
+
+
+@matplotlib.rc_context(style.RC)
+def curves(panels: Mapping[str, tuple[Sequence[float], Mapping[str, Sequence[float]]]], *, label: str) -> Figure:
+    """A picture: one panel for each quantity that grows, both axes logarithmic; a line looks alike in all panels.
+
+    Args:
+        panels: quantity -> (its values, name of a line -> one number a value).
+        label: of the vertical axes.
+    """
+    figure = Figure(figsize=(1 + 2.7 * len(panels), 3.4), layout="constrained")
+    names = list(dict.fromkeys(name for _, lines in panels.values() for name in lines))
+    free = zip(style.CYCLE, style.LINESTYLES, style.MARKERS, strict=True)
+    looks = {n: {"color": c, "linestyle": line, "marker": m} for n, (c, line, m) in zip(names, free, strict=False)}
+    axes = figure.subplots(1, len(panels), squeeze=False)[0]
+    for ax, (title, (values, lines)) in zip(axes, panels.items(), strict=True):
+        for name, numbers in lines.items():
+            ax.plot(values, numbers, label=name, **looks[name])
+        style.log_axis(ax, "xy")
+        ax.set(xlabel=title)
+    axes[0].set_ylabel(label)
+    handles = {line.get_label(): line for ax in axes for line in ax.get_lines()}
+    figure.legend(handles.values(), handles.keys(), loc="outside upper center", ncols=len(handles))
     return figure

@@ -4,14 +4,12 @@ A timing is one iteration of ADADP, that is two steps, and as many of the others
 take turns in one process, on one thread, each with its own tensors: as in training, a step finds its data out of cache.
 """
 
-import argparse
-from pathlib import Path
-
 import torch
 from torch import nn
 
 from adadp import ADADP
-from benchmarks.common import alternate, bars, environment, table, write
+from adadp.timing import alternate
+from benchmarks.common import arguments, bars, environment, table, write
 
 PARAMETERS, TENSORS, TARGET = 10**6, 20, 2.0
 PEER = "SGD, momentum, foreach"
@@ -66,10 +64,8 @@ def rows_of(timings: dict, **more) -> list[dict]:
 
 def main(argv=None) -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=100)
+    parser = arguments(__doc__, repeats=100)
     parser.add_argument("--quick", action="store_true", help="20 repeats, and no growth with the number of parameters")
-    parser.add_argument("--out", type=Path, default=Path("_build/benchmarks"))
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     env, repeats = environment(), 20 if args.quick else args.repeats
@@ -83,9 +79,9 @@ def main(argv=None) -> None:
     text = f"{PARAMETERS} parameters in {TENSORS} tensors, {repeats} repeats; {header}\n\n{table(rows)}"
     text += f"\n\nadadp: at most {TARGET:g} x {PEER}"
     text += f"\n\n{table(growth)}" if growth else ""
-    print(text)
-    figure = bars({"one step": {n: t.median / 2 for n, t in timings.items()}}, ylabel="ms a step")
-    write(args.out, "optimizer_step", text, {"environment": env, "rows": rows, "growth": growth}, figure)
+    figure = bars({"one step": {n: t.median / 2 for n, t in timings.items()}}, label="ms a step")
+    data = {"environment": env, "repeats": repeats, "rows": rows, "growth": growth}
+    write(args.out, "optimizer_step", text, data, figure)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,14 @@
 Depth is the unkind direction: layers of 100 x 100 weights, so that a step is made of many small calls.
 """
 
-import argparse
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 from torch import nn
 
-from benchmarks.common import alternate, environment, table, write
+from adadp.timing import alternate
+from benchmarks.common import arguments, curves, environment, table, write
 from benchmarks.private_step import BATCH, noise, opacus, ours, plain
 
 SWEEPS = {
@@ -19,12 +18,7 @@ SWEEPS = {
     "width": (64, 256, 1024, 4096),
     "parameters": (10_000, 100_000, 1_000_000, 10_000_000),
 }
-LINES = {
-    "plain SGD": {"color": "#1f2328", "linestyle": ":"},
-    "plain + noise": {"color": "#59636e", "linestyle": "--", "marker": "s"},
-    "adadp": {"color": "#a85a08", "marker": "o"},
-    "opacus ghost": {"color": "#1a5fe0", "linestyle": "-.", "marker": "^"},
-}
+LINES = ("adadp", "opacus ghost", "plain + noise", "plain SGD")
 
 
 def network(sweep: str, value: int) -> tuple[nn.Module, int]:
@@ -50,31 +44,13 @@ def contenders(sweep: str, value: int) -> dict[str, Callable]:
     return found
 
 
-def figure(rows: list[dict]):
-    """One panel a sweep, both axes logarithmic."""
-    from matplotlib.figure import Figure
-
-    picture = Figure(figsize=(9, 3.2), layout="constrained")
-    for ax, sweep in zip(picture.subplots(1, len(SWEEPS)), SWEEPS, strict=True):
-        points = [row for row in rows if row["sweep"] == sweep]
-        for name, style in LINES.items():
-            ax.plot([p["value"] for p in points], [p[name] for p in points], label=name, **style)
-        ax.set(xscale="log", yscale="log", xlabel=sweep, title=sweep)
-        ax.spines[["top", "right"]].set_visible(False)
-    picture.axes[0].set_ylabel("ms a step")
-    picture.axes[0].legend(frameon=False, fontsize=8)
-    return picture
-
-
 def main(argv=None) -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--sweep", nargs="+", choices=SWEEPS, default=list(SWEEPS))
-    parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--out", type=Path, default=Path("_build/benchmarks"))
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
-    rows = []
+    rows, env = [], environment("opacus")
     for sweep in args.sweep:
         for value in SWEEPS[sweep]:
             t = alternate(contenders(sweep, value), repeats=args.repeats, warm_up=2)
@@ -83,10 +59,13 @@ def main(argv=None) -> None:
             row["ours / (plain + noise)"] = row["adadp"] / row["plain + noise"]
             row["the same, cpu"] = t["adadp"].cpu_median / (t["plain SGD"].cpu_median + t["noise alone"].cpu_median)
             rows.append(row)
-    env = environment("opacus")
     text = f"ms a step, {args.repeats} repeats; {', '.join(f'{k} {v}' for k, v in env.items())}\n\n{table(rows)}"
-    print(text)
-    write(args.out, "private_growth", text, {"environment": env, "rows": rows}, figure(rows))
+    panels = {}
+    for sweep in args.sweep:
+        points = [row for row in rows if row["sweep"] == sweep]
+        panels[sweep] = [p["value"] for p in points], {name: [p[name] for p in points] for name in LINES}
+    data = {"environment": env, "repeats": args.repeats, "rows": rows}
+    write(args.out, "private_growth", text, data, curves(panels, label="ms a step"))
 
 
 if __name__ == "__main__":

@@ -4,17 +4,17 @@ What is counted is the resident memory that the steps add to a process that alre
 its highest: activations, gradients, scratch, and what the allocator keeps of them. On Linux only (/proc).
 """
 
-import argparse
 import json
 import re
 import subprocess
 import sys
+from argparse import SUPPRESS
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from benchmarks.common import bars, environment, table, write
+from benchmarks.common import arguments, bars, environment, table, write
 from benchmarks.private_step import BATCH, NETWORKS, OPACUS, batch, make, opacus, ours, plain, vmapped
 
 STEPS = 4
@@ -58,12 +58,10 @@ def measure(network: str, contender: str, repeats: int) -> float:
 
 def main(argv=None) -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--child", nargs=2, metavar=("NETWORK", "CONTENDER"), help=argparse.SUPPRESS)
+    parser = arguments(__doc__, repeats=3)
+    parser.add_argument("--child", nargs=2, metavar=("NETWORK", "CONTENDER"), help=SUPPRESS)
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS))
     parser.add_argument("--no-peers", action="store_true", help="only plain SGD and adadp")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("_build/benchmarks"))
     args = parser.parse_args(argv)
     if args.child:
         print(peak(*args.child))
@@ -77,14 +75,8 @@ def main(argv=None) -> None:
     ]
     env = environment("opacus")
     text = f"batch {BATCH}, {STEPS} steps; {', '.join(f'{k} {v}' for k, v in env.items())}\n\n{table(rows)}"
-    print(text)
-    write(
-        args.out,
-        "private_memory",
-        text,
-        {"environment": env, "rows": rows},
-        bars(groups, ylabel="MiB that a step adds"),
-    )
+    data = {"environment": env, "repeats": args.repeats, "rows": rows}
+    write(args.out, "private_memory", text, data, bars(groups, label="MiB that a step adds"))
 
 
 if __name__ == "__main__":

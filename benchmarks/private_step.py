@@ -4,16 +4,14 @@ The floor of a private step is a plain SGD step plus the Gaussian noise that it 
 modes, and vmap(grad). All contenders of a network run in one process, in turns, on one thread, on the same batch.
 """
 
-import argparse
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from adadp.models import cifar_cnn, cifar_head, mnist_mlp
 from adadp.privacy import PrivateGradient
-from benchmarks.common import alternate, bars, environment, table, write
+from adadp.timing import alternate
+from benchmarks.common import arguments, bars, environment, table, write
 
 BATCH, LR, C, SIGMA = 200, 0.1, 1.0, 1.0
 NETWORKS = {
@@ -149,11 +147,9 @@ def ratios(network: str, timings: dict, measure: str) -> dict:
 
 def main(argv=None) -> None:
     """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS))
-    parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--no-peers", action="store_true", help="only the floor and adadp")
-    parser.add_argument("--out", type=Path, default=Path("_build/benchmarks"))
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     env = environment("opacus")
@@ -161,27 +157,14 @@ def main(argv=None) -> None:
     for network in args.network:
         timings = alternate(contenders(network, peers=not args.no_peers), repeats=args.repeats)
         for name, t in timings.items():
-            rows.append(
-                {
-                    "network": network,
-                    "contender": name,
-                    "median ms": t.median,
-                    "least ms": t.least,
-                    "cpu ms": t.cpu_median,
-                }
-            )
+            times = {"median ms": t.median, "least ms": t.least, "cpu ms": t.cpu_median}
+            rows.append({"network": network, "contender": name, **times})
         summary += [ratios(network, timings, m) for m in ("median", "least", "cpu_median")]
         groups[network] = {name: t.median for name, t in timings.items()}
     header = ", ".join(f"{k} {v}" for k, v in env.items())
     text = f"batch {BATCH}, {args.repeats} repeats; {header}\n\n{table(rows)}\n\n{table(summary)}"
-    print(text)
-    write(
-        args.out,
-        "private_step",
-        text,
-        {"environment": env, "rows": rows, "ratios": summary},
-        bars(groups, ylabel="ms a step"),
-    )
+    data = {"environment": env, "repeats": args.repeats, "rows": rows, "ratios": summary}
+    write(args.out, "private_step", text, data, bars(groups, label="ms a step"))
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "endings": 0,
     "readers": 0,
     "folders": 0,
+    "timing": 0,
     "rounding": 0,
     "checkpoint": 0,
     "reference": 1,
