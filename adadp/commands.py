@@ -87,14 +87,20 @@ def _table(name: str, rows: list[dict], profile: str) -> None:
     """The stored curves of one experiment, and what they were made from."""
     print(name)
     shown = [{n: v for n, v in row.items() if n != "data"} for row in rows]
-    for row in shown:
-        row |= {k: round_up(row[k], 4) for k in ("epsilon_moments", "epsilon_pld") if row.get(k) is not None}
+    for row in shown:  # epsilons are stored to six digits, which may have rounded them down
+        row |= {
+            k: round_up(row[k] * (1 + 1e-6), 4) for k in ("epsilon_moments", "epsilon_pld") if row.get(k) is not None
+        }
     if not rows:
         option = "" if profile == "paper" else f" --profile {profile}"
         return print(f"  nothing stored yet; `adadp run {name}{option}` makes it")
     _print_table(shown)
     for line in dict.fromkeys(row["data"] for row in rows):
         print(f"  data: {line}")
+    if any("epsilon_pld" in row for row in rows):
+        from adadp.privacy.statement import assumptions
+
+        print(f"  epsilon: of one run, rounded up, for {assumptions()}")
 
 
 def _verify(records: dict, a: argparse.Namespace) -> None:
@@ -179,12 +185,13 @@ def epsilon(a: argparse.Namespace) -> None:
 
 def calibrate(a: argparse.Namespace) -> None:
     """The noise multiplier and the epsilon it gives."""
-    from adadp.privacy.accounting import calibrate_noise_multiplier, epsilon
+    from adadp.privacy.accounting import calibrate_noise_multiplier, epsilon, privacy_statement
 
     plan = {"sample_rate": a.sample_rate, "steps": _steps(a), "delta": a.delta}
     plan |= {"neighbors": a.neighbors, "accountant": a.accountant}
     sigma = calibrate_noise_multiplier(target_epsilon=a.target_epsilon, **plan)
     print(f"noise_multiplier {sigma!r}  (epsilon {round_up(epsilon(noise_multiplier=sigma, **plan), 6)})")
+    print(privacy_statement(noise_multiplier=sigma, **plan, short=True))
 
 
 def choose(value: str, names: Iterable[str], what: str) -> str:
@@ -211,14 +218,14 @@ def _print_table(rows: list[dict]) -> None:
         print("  nothing stored yet")
         return
     names = list(dict.fromkeys(name for row in rows for name in row))
-    cells = [[_cell(row.get(name), name.startswith("epsilon")) for name in names] for row in rows]
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     for line in [names, *cells]:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def _cell(value, upwards: bool = False) -> str:
-    """A value of a table; an epsilon is rounded upwards."""
+def _cell(value) -> str:
+    """A value of a table."""
     if not isinstance(value, float):
         return "-" if value is None else str(value)
-    return round_up(value, 5) if upwards else f"{value:.5g}"
+    return f"{value:.5g}"

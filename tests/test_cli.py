@@ -325,6 +325,7 @@ def test_calibrate_takes_the_short_name_of_its_target(capsys):
     plan = ["--sample-rate", "1/300", "--steps", "3000", "--accountant", "rdp"]
     short, long = (call(capsys, "calibrate", flag, "1.5", *plan) for flag in ("--epsilon", "--target-epsilon"))
     assert short == long and short[0] == 0
+    assert "(one training example, add/remove, Poisson, rdp; tuning not included)" in short[1].splitlines()[1]
 
 
 def test_printed_epsilons_are_never_below_the_computed(capsys):
@@ -337,7 +338,18 @@ def test_printed_epsilons_are_never_below_the_computed(capsys):
         assert exact <= float(text) < exact + 1.01e-4
         alone = float(call(capsys, "epsilon", *argv, "--accountant", name)[1])
         assert exact <= alone < exact * (1 + 2e-5)
-    assert commands._cell(0.123451, upwards=True) == "0.12346" and commands._cell(0.123451) == "0.12345"
+
+
+def test_the_table_says_what_its_epsilons_are_and_where_they_are_no_guarantee(capsys, tmp_path):
+    from adadp.experiments import grids, results
+
+    cells = grids.cells("sampling-control", {})
+    shuffled = next(cell.config for cell in cells if cell.config.sampler == "shuffled")
+    rows = {"epoch": [1], "steps": [300], "test_accuracy": [0.5], "epsilon_moments": [0.4], "epsilon_pld": [0.12341]}
+    results.save({"config": shuffled.to_dict(), "rows": rows, "data": "made up"}, "sampling-control", tmp_path)
+    code, out, _ = call(capsys, "results", "table", "sampling-control", "--folder", tmp_path)
+    assert code == 0 and "0.1235" in out and "is no guarantee" in out
+    assert "epsilon: of one run, rounded up, for one training example, add/remove" in out
 
 
 @pytest.mark.parametrize("name", commands.FAULTS)

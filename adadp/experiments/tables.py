@@ -107,6 +107,8 @@ def _curve_row(curve: dict) -> dict:
     if numbers["seeds"] > 1:
         row |= {"range": f"{100 * numbers['low'][-1]:.2f} to {100 * numbers['high'][-1]:.2f}"}
     row |= {name: rows[name][-1] for name in ("epsilon_moments", "epsilon_pld") if name in rows}
+    if config.get("sampler") == "shuffled":
+        row |= {"sampler": "shuffled: epsilon, which assumes Poisson sampling, is no guarantee"}
     return row | {"data": data}
 
 

@@ -120,9 +120,9 @@ def ranking(result, *, statement: str) -> Figure:
     (ax,) = fig.axes
     ax.stairs(100 * share, edges, fill=True, color=style.COLORS["blue"], alpha=0.55)
     ax.axhline(50, color=style.COLORS["muted"], linestyle="--", linewidth=1)
-    for edge, text, side in ((each, "in", "right"), (len(inside) - each, "out", "left")):
+    for edge, outer, text, side in ((each, 0, "in", "left"), (len(inside) - each, len(inside), "out", "right")):
         ax.axvline(edge, **LIMIT)
-        ax.annotate(f"guessed {text}", (edge, 1.01), xycoords=("data", "axes fraction"), ha=side, fontsize=8)
+        ax.annotate(f"guessed {text}", (outer, 1.02), xycoords=("data", "axes fraction"), ha=side, fontsize=8)
     ax.set(xlabel="canaries by score, highest first", ylabel="were in", ylim=(0, 100))
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
     right = int(inside[:each].sum()), int((~inside[-each:]).sum())
@@ -172,10 +172,10 @@ def in_words(found: Mapping[str, Sequence]) -> str:
         found: name -> results of :func:`adadp.auditing.run_audit`.
     """
     width = max(map(len, found))
-    lines = [" " * width + "".join(f"{heading:>7}" for heading in AUDITS)]
+    lines = [" " * width + "".join(f"{heading:>6}" for heading in AUDITS)]
     for name, results in found.items():
         passed = {result.name: result.passed for result in results}
         lines.append(
-            name.ljust(width) + "".join(f"{'ok' if passed[audit] else 'FAIL':>7}" for audit in AUDITS.values())
+            name.ljust(width) + "".join(f"{'ok' if passed[audit] else 'FAIL':>6}" for audit in AUDITS.values())
         )
     return "\n".join(lines)
