@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from adadp.checkpoint import write_atomic
-from adadp.features import load_features
+from adadp.features import load_features, weights_source
 from adadp.folders import cache_folder, data_folder
 from adadp.readers import (
     DataError,
@@ -26,7 +26,7 @@ from adadp.readers import (
     reason,
 )
 
-__all__ = ["NAMES", "DataError", "Dataset", "cache_folder", "data_folder", "load"]
+__all__ = ["NAMES", "DataError", "Dataset", "available", "cache_folder", "data_folder", "load"]
 
 NAMES = ("mnist", "cifar10", "mnist-5k")
 IMAGE_SHAPES = {"mnist": (28, 28), "mnist-5k": (28, 28), "cifar10": (32, 32, 3)}
@@ -117,11 +117,28 @@ def load(name: str, *, features: str | None = None) -> Dataset:
     return Dataset(x_train, y_train, x_test, y_test, name, provenance)
 
 
+def available(name: str, *, features: str | None = None) -> bool:
+    """Whether :func:`load` has everything on this machine, and would download nothing.
+
+    >>> available("mnist-5k")
+    True
+    """
+    here = name == "mnist-5k" or _own_folder(name) is not None or (data_folder() / f"{name}.npz").exists()
+    return here and (features is None or bool(weights_source(data_folder(), cache_folder())))
+
+
+def _own_folder(name: str) -> Path | None:
+    """Folder of a data set in torchvision's own layout, where it is there."""
+    folder = data_folder()
+    own = {"mnist": folder / "MNIST" / "raw", "cifar10": folder / "cifar-10-batches-py"}.get(name)
+    there = own is not None and own.is_dir() and any(own.glob("*-ubyte" if name == "mnist" else "*_batch*"))
+    return own if there else None
+
+
 def _read(name: str) -> RawData:
     """The first source that is there: torchvision's layout, ``<name>.npz``, what is bundled, a download."""
     folder = data_folder()
-    own = {"mnist": folder / "MNIST" / "raw", "cifar10": folder / "cifar-10-batches-py"}.get(name)
-    if own is not None and own.is_dir() and any(own.glob("*-ubyte" if name == "mnist" else "*_batch*")):
+    if own := _own_folder(name):
         raw = read_mnist_folder(own) if name == "mnist" else read_cifar_folder(folder)
     elif (folder / f"{name}.npz").exists():
         raw = read_npz(folder / f"{name}.npz", IMAGE_SHAPES[name])

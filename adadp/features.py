@@ -19,6 +19,8 @@ from adadp.checkpoint import write_atomic
 from adadp.readers import DataError, RawData
 
 WEIGHTS_NPZ = "cifar100_conv_layers.npz"
+WEIGHTS_PT = "conv_layers.pt"  # the published file, in the cache
+OWN_NPZ = "own_conv_layers.npz"  # weights that adadp.pretraining made, in the cache
 WEIGHTS_URL = "https://github.com/DPBayes/ADADP/raw/master/CIFAR_tests/conv_layers.pt"
 WEIGHTS_SHA256 = "5ab9cbbc36cf8c65b0e1debd5f95cf6a5105faa87f6f9b547a7c3fa0beb4b11e"
 SHAPES = {
@@ -67,29 +69,47 @@ def load_features(
     return torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["x_test"]), said
 
 
-def load_weights(data_folder: Path, cache_folder: Path) -> tuple[Weights, str, str]:
-    """The reference network's convolution weights, a checksum of their values, and their provenance.
+def weights_source(data_folder: Path, cache_folder: Path) -> Path | None:
+    """The file that :func:`load_weights` would read without a download; None where there is none."""
+    files = (data_folder / WEIGHTS_NPZ, cache_folder / WEIGHTS_PT, cache_folder / OWN_NPZ)
+    return next((path for path in files if path.exists()), None)
 
-    The prepared copy in ``data_folder`` is taken if it is there, else the published file, downloaded once and checked.
+
+def load_weights(data_folder: Path, cache_folder: Path) -> tuple[Weights, str, str]:
+    """Convolution weights, a checksum of their values, and their provenance.
+
+    The first that is there: the prepared copy of the reference network's in ``data_folder``, its published file in the
+    cache, weights that :mod:`adadp.pretraining` made. Else the published file is downloaded and checked.
 
     Raises:
         DataError: as :func:`load_features`.
     """
-    prepared = data_folder / WEIGHTS_NPZ
-    if prepared.exists():
-        source, arrays = prepared, _read_npz(prepared)
-    else:
-        source, arrays = cache_folder / "conv_layers.pt", _published(cache_folder / "conv_layers.pt")
+    source = weights_source(data_folder, cache_folder) or cache_folder / WEIGHTS_PT
+    arrays = _published(source) if source.name == WEIGHTS_PT else _read_npz(source)
     for name, shape in SHAPES.items():
         value = arrays.get(name)
         if value is None or value.shape != shape or value.dtype != np.float32 or not np.isfinite(value).all():
             raise DataError(f"{source}: {name} must be finite float32 values of shape {shape}; replace it or delete it")
+    key = checksum(arrays)
+    weights = {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in SHAPES}
+    whose = "convolutions pre-trained here" if source.name == OWN_NPZ else "the reference network's convolutions"
+    return weights, key, f"features of {whose} (sha256 {key[:12]})"
+
+
+def checksum(arrays: dict[str, np.ndarray]) -> str:
+    """sha256 of the values of convolution weights."""
     digest = hashlib.sha256()
     for name in SHAPES:
         digest.update(np.ascontiguousarray(arrays[name]).data)
-    key = digest.hexdigest()
-    weights = {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in SHAPES}
-    return weights, key, f"features of the reference network's convolutions (sha256 {key[:12]})"
+    return digest.hexdigest()
+
+
+def save_weights(weights: Weights, cache_folder: Path) -> Path:
+    """Keep own weights where :func:`load_weights` looks for them."""
+    path, buffer = cache_folder / OWN_NPZ, io.BytesIO()
+    np.savez(buffer, **{name: weights[name].detach().cpu().numpy() for name in SHAPES})  # pyright: ignore
+    write_atomic(path, buffer.getvalue())
+    return path
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -120,7 +140,10 @@ def _download(path: Path) -> bytes:
         with urlopen(WEIGHTS_URL, timeout=30) as reply:
             return reply.read()
     except OSError as error:
-        raise DataError(f"{WEIGHTS_URL} cannot be reached; download it elsewhere and save it as {path}") from error
+        own = "or make weights of your own: python -m adadp.pretraining"
+        raise DataError(
+            f"{WEIGHTS_URL} cannot be reached; download it elsewhere and save it as {path}, {own}"
+        ) from error
 
 
 @torch.no_grad()

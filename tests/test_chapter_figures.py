@@ -5,7 +5,6 @@ import pytest
 import torch
 
 import adadp
-from adadp.experiments import grids, results
 from adadp.figures import choosing_tol, noise_analysis, plots, private_training, step_doubling
 from adadp.figures.gradient_flow import (
     adapt,
@@ -171,37 +170,6 @@ def test_learning_rates_of_a_run_come_iteration_by_iteration_then_epoch_by_epoch
     first = [{"step": 2, "lr": 0.1, "error": 1.0}, {"step": 4, "lr": 0.09, "error": 1.0}]
     history = adadp.History(rows=[{"steps": 4, "lr": 0.09}, {"steps": 8, "lr": 0.07}], first_epoch=first)
     assert [(row["step"], row["lr"]) for row in private_training.rate_rows(history)] == [(2, 0.1), (4, 0.09), (8, 0.07)]
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """A folder with made-up results of two noise multipliers."""
-    folder = tmp_path_factory.mktemp("stored")
-    for cell in grids.cells("dp-adam-mnist", {}):
-        if cell.role in ("as_printed", "reference_code") and cell.config.noise_multiplier in (2, 4):
-            accuracy = 0.9 + 0.01 * cell.config.seed - 0.02 * cell.config.noise_multiplier
-            rows = {"epoch": [1, 2], "steps": [300, 600], "test_accuracy": [0.5, accuracy], "lr": [0.1, 0.02]}
-            rows |= {"epsilon_moments": [0.4, 0.5], "epsilon_pld": [0.2, 0.3]}
-            results.save({"config": cell.config.to_dict(), "rows": rows, "data": "made up"}, "dp-adam-mnist", folder)
-    return folder
-
-
-def test_stored_runs_are_found_by_noise_and_method(stored):
-    runs = private_training.stored_runs("mnist", accountant="pld", folder=stored)
-    assert list(runs) == [2.0, 4.0] and list(runs[2.0]) == ["as_printed", "reference_code"]
-    assert [rows[-1]["epsilon"] for rows in runs[4.0]["as_printed"]] == [0.3] * 3
-    words = private_training.in_words(runs)
-    assert "σ = 4   ADADP (as printed)         84.0 %  (83.0 to 85.0)" in words
-
-
-def test_stored_runs_get_sliders(stored, tmp_path):
-    explorer = private_training.stored_explorer("mnist", folder=stored)
-    assert [len(axis.values) for axis in explorer.axes] == [2, 2]
-    views = [explorer.view(sigma=2.0, accountant=a) for a in ("moments", "pld")]
-    assert views[0].numbers == views[1].numbers == {"ADADP (as printed)": "88.0 %", "ADADP (reference code)": "88.0 %"}
-    assert views[0].says != views[1].says
-    assert private_training.stored_explorer("mnist", folder=tmp_path) is None
-    assert "adadp run" in private_training.in_words(private_training.stored_runs("mnist", folder=tmp_path))
 
 
 def explorers():

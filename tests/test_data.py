@@ -3,7 +3,6 @@
 import os
 import pickle
 import socket
-import urllib.error
 from pathlib import Path
 
 import numpy as np
@@ -236,40 +235,6 @@ def test_damaged_npz(folder):
     fails("mnist", path)
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10", "mnist-5k"])
-@pytest.mark.parametrize(
-    ("content", "word"),
-    [(b"<!DOCTYPE html>\n<html><body>404</body></html>", "a web page"), (b"  <html lang='en'>", "a web page"),
-     (b"", "it is empty"), (b"PK\x03\x04 and no more", "cut off"), (b"\x80\x04]", "of another kind")],
-)  # fmt: skip
-def test_what_is_no_npz_says_what_it_is(folder, name, content, word):
-    (folder / f"{name}.npz").write_bytes(content)
-    with pytest.raises(DataError) as caught:
-        load(name)
-    message = str(caught.value)
-    assert word in message and f"{name}.npz" in message and "replace it or delete it" in message
-    assert "pickle" not in message, "numpy's hint would have readers trust a web page"
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (RuntimeError(""), "RuntimeError"),
-        (RuntimeError("\n\n"), "no reason given"),
-        (urllib.error.URLError(""), "no reason given"),
-        (urllib.error.URLError(TimeoutError()), "TimeoutError"),
-        (urllib.error.URLError(OSError(111, "Connection refused")), "connection refused"),
-        (
-            RuntimeError("Error downloading a.gz:\nTried https://x/, got:\nHTTP Error 404: Not Found\n"),
-            "HTTP Error 404",
-        ),
-        (RuntimeError("Error downloading a.gz:\nTried https://x/, got:\n<urlopen error >\n"), "no reason given"),
-    ],
-)
-def test_a_reason_is_never_empty(error, said):
-    assert readers.reason(error).startswith(said)
-
-
 class _Touch:
     """A pickle that makes a file if it is trusted."""
 
@@ -280,7 +245,7 @@ class _Touch:
 def test_pickles_are_not_trusted(folder, monkeypatch):
     monkeypatch.setenv("TRAP", str(folder / "trap"))
     np.savez(folder / "mnist.npz", **arrays(x_train=np.array([_Touch()], dtype=object)))
-    fails("mnist", folder / "mnist.npz", "Python objects, which are not trusted")
+    fails("mnist", folder / "mnist.npz")
     pytest.importorskip("torchvision")
     own = folder / "cifar-10-batches-py"
     own.mkdir()
@@ -385,6 +350,24 @@ def test_published_weights_are_read_as_a_list_of_tensors(small_cifar, cache, mon
 
 
 @needs_cifar
+def test_own_weights_are_taken_where_no_others_are(small_cifar, cache):
+    (small_cifar / features.WEIGHTS_NPZ).unlink()
+    assert not data.available("cifar10", features="conv") and data.available("cifar10")
+    own = {name: torch.from_numpy(value) for name, value in conv_weights().items()}
+    features.save_weights(own, cache)
+    assert data.available("cifar10", features="conv")
+    loaded = load("cifar10", features="conv")
+    assert "convolutions pre-trained here" in loaded.provenance and "reference" not in loaded.provenance
+    np.savez(small_cifar / features.WEIGHTS_NPZ, **conv_weights())
+    assert "reference network" in load("cifar10", features="conv").provenance, "the reference network's come first"
+
+
+def test_what_would_be_downloaded_is_not_available(folder, cache):
+    assert data.available("mnist-5k") and not data.available("mnist") and not data.available("cifar10")
+    (folder / "MNIST" / "raw").mkdir(parents=True)
+    assert not data.available("mnist"), "an empty folder is no data"
+
+
 def test_prepared_weights_are_the_published_ones(cache):
     _, _, said = features.load_weights(Path(REAL), cache)
     assert said.endswith("(sha256 04bc4082f4b8)")

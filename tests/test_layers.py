@@ -23,6 +23,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "multi_tensor": 2,
     "param_groups": 2,
     "features": 1,
+    "pretraining": 3,
     "loop": 2,
     "evaluation": 1,
     "history": 1,

@@ -50,18 +50,23 @@ class Cards:
 
 
 class Overview:
-    """Every claim in one line with its verdict, each a link to its card."""
+    """Every claim in one line with its verdict, each a link to its card.
 
-    def __init__(self, found: Sequence[Report]):
-        self.found = [r for r in found if not r.earlier]
+    Args:
+        found: the reports.
+        page: where the cards are; empty for the same page.
+    """
+
+    def __init__(self, found: Sequence[Report], page: str = ""):
+        self.found, self.page = [r for r in found if not r.earlier], page
 
     def __repr__(self) -> str:
         return "\n".join(f"{SIGNS[r.verdict.verdict]} {r.verdict.claim.text} {_verdict(r)}" for r in self.found)
 
     def _repr_html_(self) -> str:
+        claims = [(r, r.verdict.claim) for r in self.found]
         lines = "".join(
-            f'<li>{_badge(r)}: <a href="#claim-{r.verdict.claim.id}">{html.escape(r.verdict.claim.text)}</a></li>'
-            for r in self.found
+            f'<li>{_badge(r)}: <a href="{self.page}#claim-{c.id}">{html.escape(c.text)}</a></li>' for r, c in claims
         )
         return f'<div class="adadp-claims">{_style()}<ul class="ad-overview">{lines}</ul></div>'
 

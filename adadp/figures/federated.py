@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
+from adadp.figures.points import by_value
 from adadp.figures.widgets import View, explorer
 
 Rows = Sequence[Mapping]
@@ -143,20 +144,7 @@ def accuracy_by_lr(points: Mapping[str, Mapping[float, Sequence[float]]], *, xla
         xlabel: of the axis.
         data: the provenance of the data.
     """
-    fig = style.figure(height=3.3)
-    (ax,) = fig.axes
-    ends = []
-    for k, (name, values) in enumerate(points.items()):
-        at = sorted(values)
-        mean = [statistics.fmean(values[v]) for v in at]
-        look = {"color": style.CYCLE[k % 5], "linestyle": style.LINESTYLES[k % 5], "marker": style.MARKERS[k % 5]}
-        low, high = ([f(values[v]) for v in at] for f in (min, max))
-        ax.fill_between(at, low, high, color=look["color"], alpha=0.16, linewidth=0)
-        ax.plot(at, mean, **look)
-        ends.append((at[-1], mean[-1], name, look["color"]))
-    plots.label_ends(ax, ends)
-    ax.set(xlabel=xlabel, ylabel="test accuracy")
-    style.percent_axis(ax)
+    fig = by_value(points, xlabel=xlabel)
     best = ", ".join(f"{n} {100 * max(map(statistics.fmean, v.values())):.1f} %" for n, v in points.items())
     plots.describe(fig, f"Final test accuracy against {xlabel}. Best: {best}.")
     plots.provenance(fig, data)

@@ -36,7 +36,7 @@ __all__ = [
 Rows = Sequence[Mapping[str, float]]
 
 
-def _look(name: str, index: int) -> dict:
+def appearance(name: str, index: int) -> dict:
     """Arguments of ``Axes.plot`` of a method, or the next free look for a name that is not a method."""
     if name in style.METHODS:
         return dict(style.METHODS[name])
@@ -84,7 +84,7 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], gap: flo
         ax.annotate(text, (x, y), xytext=(7, shift), textcoords="offset points", va="center", color=color, fontsize=8.5)
 
 
-def _name(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
+def name_curves(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
     """Names at the curves where they are short, else a legend above the panel."""
     if max(len(end[2]) for end in ends) <= 18 and len(ends) <= 6:
         label_ends(ax, ends)
@@ -115,7 +115,7 @@ def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | Non
     ax = ax or style.figure().axes[0]
     ends = []
     for index, (name, seeds) in enumerate(runs.items()):
-        look = _look(name, index)
+        look = appearance(name, index)
         at, values = _columns(name, seeds, x, y)
         mean = values.mean(axis=0)
         every = max(1, len(at) // 8)
@@ -124,7 +124,7 @@ def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | Non
         ax.plot(at, mean, **look, markevery=(index * every // max(1, len(runs)), every))
         last = int(np.flatnonzero(np.isfinite(mean))[-1]) if np.isfinite(mean).any() else 0
         ends.append((at[last], mean[last], look["label"], look["color"]))
-    _name(ax, ends)
+    name_curves(ax, ends)
     return ax.get_figure(root=True)
 
 
@@ -145,7 +145,7 @@ def accuracy_against_epsilon(
     style.percent_axis(ax)
     if describe(fig) == "":
         ends = [
-            f"{_look(n, i)['label']} {100 * np.mean([r[-1]['test_accuracy'] for r in s]):.1f} %"
+            f"{appearance(n, i)['label']} {100 * np.mean([r[-1]['test_accuracy'] for r in s]):.1f} %"
             for i, (n, s) in enumerate(runs.items())
         ]
         at = max(rows[-1]["epsilon"] for seeds in runs.values() for rows in seeds)
@@ -220,7 +220,7 @@ def slopes(
         both = np.concatenate([np.asarray(x, float), np.asarray(values, float)])
         if len(values) != len(x) or not (np.isfinite(both).all() and (both > 0).all()):
             raise ValueError(f"series[{name!r}] must hold {len(x)} positive finite values, one for each x")
-        look = _look(name, index)
+        look = appearance(name, index)
         slope = fitted_slope(x, values)
         ax.plot(x, values, **look)
         ends.append((x[-1], values[-1], f"{look['label']}\nslope {slope:.2f}", look["color"]))
@@ -254,7 +254,7 @@ def bars(
     show = (lambda v: f"{100 * v:.1f} %") if percent else style.number
     labels = []
     for row, (name, seeds) in enumerate(values.items()):
-        look, v = _look(name, row), np.asarray(seeds, float)
+        look, v = appearance(name, row), np.asarray(seeds, float)
         ax.barh(row, v.mean(), height=0.62, color=look["color"], alpha=0.85)
         if len(v) > 1:
             ax.errorbar(

@@ -41,10 +41,14 @@ METHODS = {
     "recommended": _method("ADADP (recommended)", "blue", 0),
     "as_printed": _method("ADADP (as printed)", "green", 3),
     "reference_code": _method("ADADP (reference code)", "purple", 4),
+    "reference_code_tol1": _method("ADADP (reference code, tol 1)", "muted", 2),
     "adam": _method("Adam", "orange", 1),
     "adam_second": _method("Adam (second best)", "purple", 3),
     "sgd": _method("SGD", "ink", 2),
-    "sgd_transferred": _method("SGD (lr from σ = 2)", "green", 4),
+    "sgd_transferred": _method("SGD (lr from σ = 2)", "orange", 1),
+    "sgd_rescaled": _method("SGD (lr from σ = 2, times 2/σ)", "purple", 4),
+    "predicted": _method("SGD at predicted lr (tol 0.316)", "ink", 2),
+    "predicted_tol1": _method("SGD at predicted lr (tol 1)", "muted", 3),
 }
 
 RC = {

@@ -1,0 +1,250 @@
+"""What else the stored runs of private training show: lr paths, other starts, one thing changed, time, small models."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from adadp.experiments import results
+from adadp.experiments.configs import Config, from_dict
+from adadp.experiments.private import DATA
+from adadp.figures import plots, style
+from adadp.figures.points import by_value
+from adadp.figures.stored import Note, data_line, missing, rows, spent
+
+VARIANTS = ("as_printed", "reference_code", "recommended")
+LABELS = {name: style.METHODS[name]["label"] for name in VARIANTS}
+SHORT = {name: name.replace("_", " ") for name in VARIANTS}
+CHANGES = {  # experiment -> (what was changed, the change undone)
+    "scaled-error": ("plain norm in place of the relative error", dict(relative_error=True)),
+    "discarding": ("steps with too large an error discarded", dict(discard=False)),
+    "decay-control": ("lr decays from epoch 50 on", dict(decay_from=None, decay_rate=None)),
+    "sampling-control": ("shuffled batches in place of Poisson samples", dict(sampler="poisson")),
+    "clip-control": ("clipped at 1", dict(max_grad_norm=DATA["mnist"]["max_grad_norm"])),
+}
+
+
+def _stored(experiment: str, folder) -> tuple[list[dict], str]:
+    """Curves of an experiment that have a stored run, and what is missing."""
+    records = results.load(folder)
+    curves = [c for c in results.curves(experiment, records) if c["records"]]
+    return curves, missing(experiment, records=records)
+
+
+def _finish(fig: Figure, caption: str, curves: Sequence[dict]) -> Figure:
+    """Caption, privacy statement and data of a figure."""
+    records = [r for c in curves for r in c["records"]]
+    plots.caption(fig, caption)
+    plots.statement(fig, spent(records))
+    plots.provenance(fig, data_line(records))
+    return fig
+
+
+def _ends(curve: dict) -> list[float]:
+    """Final accuracies (0..1), one a seed."""
+    return [r["rows"]["test_accuracy"][-1] for r in curve["records"]]
+
+
+@matplotlib.rc_context(style.RC)
+def lr_by_epoch(predicted: Mapping[float, float], *, data: str = "mnist", role: str = "as_printed", folder=None):
+    """The learning rate after every epoch at each noise multiplier, and where the closed form says it settles.
+
+    Args:
+        predicted: noise multiplier -> learning rate.
+        data: "mnist" or "cifar".
+        role: a variant of ADADP.
+        folder: of the stored results.
+
+    Returns:
+        a figure, or a note where nothing is stored.
+    """
+    curves, said = _stored(f"dp-adam-{data}", folder)
+    curves = sorted((c for c in curves if c["role"] == role), key=lambda c: c["config"]["noise_multiplier"])
+    if not curves:
+        return Note(said)
+    fig = style.figure(height=3.2)
+    (ax,) = fig.axes
+    runs = {f"σ = {c['config']['noise_multiplier']:g}": [rows(r) for r in c["records"]] for c in curves}
+    style.log_axis(ax, "y")
+    for sigma, lr in predicted.items():
+        if f"σ = {sigma:g}" in runs:
+            ax.axhline(lr, color=style.COLORS["muted"], linewidth=0.8)
+    plots.curves(runs, x="epoch", y="lr", ax=ax)
+    ax.set(xlabel="epoch", ylabel="learning rate η")
+    factors = [max(lr) / min(lr) for c in curves for r in c["records"] if (lr := r["rows"]["lr"][1:50])]
+    words = f"Over epochs 2 to 50 the lr of a run changes by a factor of at most {max(factors):.2f}."
+    plots.describe(fig, f"Learning rate of ADADP {LABELS[role]} by epoch. {words}")
+    return _finish(fig, f"{LABELS[role]}; thin lines: the closed form. {words}", curves)
+
+
+@matplotlib.rc_context(style.RC)
+def first_lr(*, folder=None):
+    """Final accuracy after ten epochs against the first learning rate, one panel a noise multiplier."""
+    curves, said = _stored("eta0", folder)
+    sigmas = sorted({c["config"]["noise_multiplier"] for c in curves})
+    if not curves:
+        return Note(said)
+    fig = style.figure(panels=len(sigmas), height=3.2, sharey=True)
+    ranges = []
+    for ax, sigma in zip(fig.axes, sigmas, strict=True):
+        points: dict = {}
+        for c in (c for c in curves if c["config"]["noise_multiplier"] == sigma):
+            points.setdefault(c["role"], {})[c["config"]["lr"]] = _ends(c)
+        by_value(points, xlabel="first learning rate η₀", log=True, labels=SHORT, ax=ax)
+        ax.set_title(f"σ = {sigma:g}")
+        ax.set_xticks([1e-4, 1e-2, 1])
+        for role, values in points.items():
+            means = [100 * statistics.fmean(v) for v in values.values()]
+            ranges.append(f"{SHORT[role]} {max(means) - min(means):.1f} points at σ = {sigma:g}")
+    words = f"Accuracies over the whole range lie within: {', '.join(ranges)}."
+    plots.describe(fig, f"Test accuracy after ten epochs against the first learning rate. {words}")
+    return _finish(fig, f"{words} {said}", curves)
+
+
+@matplotlib.rc_context(style.RC)
+def lr_paths(*, sigma: float = 2, role: str = "as_printed", folder=None):
+    """The learning rate in the course of the first epoch, from every first value."""
+    curves, said = _stored("eta0", folder)
+    curves = [c for c in curves if c["role"] == role and c["config"]["noise_multiplier"] == sigma]
+    if not curves:
+        return Note(said)
+    runs = {}
+    for curve in sorted(curves, key=lambda c: c["config"]["lr"]):
+        first = curve["records"][0]["first_epoch"]
+        runs[f"η₀ = {style.number(curve['config']['lr'])}"] = [
+            {"step": s, "lr": lr} for s, lr in zip(first["step"], first["lr"], strict=True)
+        ]
+    fig = plots.learning_rate(runs, ax=style.figure(height=3.2).axes[0])
+    ends = [points[-1]["lr"] for points in runs.values()]
+    words = f"After one epoch they lie within a factor of {max(ends) / min(ends):.2f}."
+    return _finish(
+        fig, f"{LABELS[role]}, σ = {sigma:g}: the learning rate within the first epoch. {words} {said}", curves
+    )
+
+
+def by_tol(experiment: str = "small-d", *, folder=None):
+    """Final accuracy against tol, one curve a noise multiplier: the case of few weights and large batches."""
+    curves, said = _stored(experiment, folder)
+    if not curves:
+        return Note(said)
+    points: dict = {}
+    for c in sorted(curves, key=lambda c: c["config"]["noise_multiplier"]):
+        points.setdefault(f"σ = {c['config']['noise_multiplier']:g}", {})[c["config"]["tol"]] = _ends(c)
+    fig = by_value(points, xlabel="tol", log=True)
+    best = {name: max(v, key=lambda tol: statistics.fmean(v[tol])) for name, v in points.items()}
+    words = ", ".join(f"{tol:g} at {name}" for name, tol in best.items())
+    return _finish(fig, f"Best tol: {words}. {said}", curves)
+
+
+def by_batch_size(*, folder=None):
+    """Final accuracy against the batch size, the same epsilon everywhere."""
+    curves, said = _stored("batch-size", folder)
+    if not curves:
+        return Note(said)
+    points: dict = {}
+    for c in curves:
+        points.setdefault(c["role"].split(" |B|")[0], {})[c["config"]["expected_batch_size"]] = _ends(c)
+    fig = by_value({n: points[n] for n in VARIANTS if n in points}, xlabel="|B|", log=True, labels=SHORT)
+    epsilon = max(c["records"][0]["rows"]["epsilon_pld"][-1] for c in curves)
+    return _finish(fig, f"100 epochs at ε = {epsilon:.2f} (PLD), whatever the batch size. {said}", curves)
+
+
+@matplotlib.rc_context(style.RC)
+def without_noise(*, target: float = 0.96, folder=None):
+    """Test accuracy by epoch without noise, and the accuracy that the paper reports."""
+    curves, said = _stored("no-noise", folder)
+    if not curves:
+        return Note(said)
+    runs = {}
+    for c in curves:
+        variant, tol = c["role"].split(" tol ")
+        name = f"{SHORT[variant]}, tol {tol}"
+        runs[name] = [
+            [{"epoch": r["epoch"], "a": r["test_accuracy"]} for r in rows_without(record)] for record in c["records"]
+        ]
+    fig = plots.curves(runs, x="epoch", y="a", ax=style.figure(height=3.2).axes[0])
+    (ax,) = fig.axes
+    ax.axhline(target, color=style.COLORS["muted"], linewidth=0.8)
+    ax.set(xlabel="epoch", ylabel="test accuracy")
+    style.percent_axis(ax)
+    ends = ", ".join(f"{n} {100 * statistics.fmean(s[-1]['a'] for s in seeds):.1f} %" for n, seeds in runs.items())
+    plots.describe(fig, f"Test accuracy without noise by epoch. At the end: {ends}. A line at {100 * target:g} %.")
+    return _finish(fig, f"σ = 0. At the end: {ends}. Thin line: the paper's {100 * target:g} %. {said}", curves)
+
+
+def rows_without(record: dict) -> list[dict]:
+    """Rows of a run without noise: it has no finite epsilon."""
+    columns = record["rows"]
+    names = ("epoch", "test_accuracy")
+    return [dict(zip(names, values, strict=True)) for values in zip(*(columns[n] for n in names), strict=True)]
+
+
+def seconds_an_epoch(*, folder=None):
+    """Seconds of an epoch of ADADP, SGD and Adam on both networks, lowest to highest of the turns."""
+    curves, said = _stored("timing", folder)
+    if not curves:
+        return Note(said)
+    networks = {"mnist_mlp": "MNIST network", "cifar_head": "CIFAR-10 head"}
+    fig = style.figure(panels=len(curves), height=1.9)
+    for ax, c in zip(fig.axes, curves, strict=True):
+        columns = c["records"][0]["rows"]
+        plots.bars({m: columns[m] for m in ("adadp", "sgd", "adam")}, xlabel="seconds an epoch", ax=ax)
+        ax.set_title(networks.get(c["config"]["model"], c["config"]["model"]))
+    device = ", ".join(dict.fromkeys(c["records"][0]["device"] for c in curves))
+    return _finish(fig, f"Turn by turn on {device}. {said}", curves)
+
+
+@matplotlib.rc_context(style.RC)
+def one_change(experiment: str, *, folder=None):
+    """Final accuracy before and after one thing was changed, method by method and noise multiplier by noise multiplier.
+
+    Args:
+        experiment: a key of :data:`CHANGES`.
+        folder: of the stored results.
+    """
+    records = results.load(folder)
+    curves, said = _stored(experiment, folder)
+    what, undone = CHANGES[experiment]
+    pairs = []
+    for curve in curves:
+        before = [records[i]["rows"]["test_accuracy"][-1] for i in _counterparts(curve, undone) if i in records]
+        if before:
+            pairs.append((_row_name(curve), before, _ends(curve)))
+    if not pairs:
+        return Note(said)
+    fig = style.figure(height=1.0 + 0.3 * len(pairs))
+    (ax,) = fig.axes
+    ink, blue = style.COLORS["ink"], style.COLORS["blue"]
+    for k, (_, before, after) in enumerate(pairs):
+        ax.plot([statistics.fmean(before), statistics.fmean(after)], [k, k], color=ink, linewidth=1)
+        ax.plot(before, [k] * len(before), "o", color=ink, markerfacecolor="none", label="before" if k == 0 else None)
+        ax.plot(after, [k] * len(after), "s", color=blue, label="after" if k == 0 else None)
+    ax.set_yticks(range(len(pairs)), [name for name, *_ in pairs])
+    ax.invert_yaxis()
+    ax.set_xlabel("test accuracy, one mark a seed")
+    style.percent_axis(ax, "x")
+    fig.legend(loc="outside upper left", ncols=2)
+    gains = [(n, 100 * (statistics.fmean(a) - statistics.fmean(b))) for n, b, a in pairs]
+    words = ", ".join(f"{name} {round(gain, 1) + 0.0:+.1f}" for name, gain in gains)
+    plots.describe(fig, f"Test accuracy before and after the change ({what}). Change in points: {words}.")
+    return _finish(fig, f"Changed: {what}. In points: {words}. {said}", curves)
+
+
+def _row_name(curve: dict) -> str:
+    """Method and noise multiplier of a row."""
+    names = {"adam best": "Adam, best", "sgd best": "SGD, best", "plain error": "as printed"}
+    role = names.get(curve["role"], curve["role"].split(",")[0].replace("_", " "))
+    return f"{role}, σ = {curve['config']['noise_multiplier']:g}"
+
+
+def _counterparts(curve: dict, undone: Mapping) -> list[str]:
+    """Ids of the runs that differ from a curve's stored ones in the change alone; SGD's lr goes with the norm."""
+    found = []
+    for record in curve["records"]:
+        config: Config = from_dict(record["config"])
+        changes = dict(undone)
+        if "max_grad_norm" in undone and config.method == "sgd":
+            changes["lr"] = float(f"{config.lr * config.max_grad_norm / undone['max_grad_norm']:.6g}")
+        found.append(config.but(**changes).id)
+    return found

@@ -1,0 +1,235 @@
+"""Full-size results as the chapters of private training draw them: what is stored, and in words what is still missing.
+
+Every function draws the runs that are there, with as many seeds as there are, and says how many are not: finished runs
+appear without a change of code. Where nothing is stored a :class:`Note` stands in the figure's place.
+"""
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from adadp.experiments import results, tables
+from adadp.experiments.report import finals, spread
+from adadp.figures import plots, style
+from adadp.figures.points import by_value
+from adadp.figures.widgets import Explorer, View, explorer
+from adadp.privacy import assumptions
+from adadp.rounding import round_up
+
+ACCOUNTANTS = ("moments", "pld")
+ROLES = {  # what ADADP is compared with -> role of a stored curve -> method name of the house style
+    "adam": {
+        "recommended": "recommended",
+        "as_printed": "as_printed",
+        "reference_code": "reference_code",
+        "reference_code_tol1": "reference_code_tol1",
+        "adam best": "adam",
+        "adam second": "adam_second",
+    },
+    "sgd": {
+        "recommended": "recommended",
+        "as_printed": "as_printed",
+        "sgd tuned at 2": "sgd_transferred",
+        "sgd rescaled": "sgd_rescaled",
+        "predicted lr, tol 1": "predicted_tol1",
+        "predicted lr, tol 0.316": "predicted",
+    },
+}
+
+
+@dataclass(frozen=True)
+class Note:
+    """A sentence in the place of a figure that cannot be drawn yet."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f'<p class="adadp-note">{html.escape(self.text)}</p>'
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The stored runs of one comparison: noise multiplier -> method name -> records, one a seed.
+
+    Args:
+        experiment: its name.
+        runs: the records.
+        missing: a sentence that says what is not stored yet.
+    """
+
+    experiment: str
+    runs: Mapping[float, Mapping[str, Sequence[dict]]]
+    missing: str
+    data: str = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "data", data_line([r for m in self.runs.values() for s in m.values() for r in s]))
+
+    def __repr__(self) -> str:
+        return in_words(self)
+
+
+def comparison(data: str, against: str, *, folder=None) -> Comparison:
+    """The stored full-size runs of ADADP against "adam" or "sgd" on "mnist" or "cifar".
+
+    Args:
+        data, against: which comparison.
+        folder: of the stored results; the package's own if left out.
+    """
+    experiment, records = f"dp-{against}-{data}", results.load(folder)
+    found: dict = {}
+    for curve in results.curves(experiment, records):
+        name, sigma = ROLES[against].get(curve["role"]), curve["config"]["noise_multiplier"]
+        if name and curve["records"]:
+            found.setdefault(sigma, {})[name] = curve["records"]
+    order = list(ROLES[against].values())
+    runs = {s: dict(sorted(found[s].items(), key=lambda item: order.index(item[0]))) for s in sorted(found)}
+    return Comparison(experiment, runs, missing(experiment, records=records))
+
+
+def missing(*experiments: str, records: dict | None = None) -> str:
+    """A sentence for each experiment that says how many of its runs are stored, tier by tier where some are not.
+
+    Args:
+        experiments: their names.
+        records: stored results; the package's own if left out.
+    """
+    said = []
+    for name in experiments:
+        rows = tables.tiers(results.load() if records is None else records, names=[name])
+        stored, planned = (sum(row[key] for row in rows) for key in ("stored", "planned"))
+        lacking = [f"{r['planned'] - r['stored']} of tier {r['tier']}" for r in rows if r["stored"] < r["planned"]]
+        tail = f"; adadp run {name} makes {' and '.join(lacking)}" if lacking else ""
+        count = f"{stored} of {planned}" if stored and lacking else f"{'none' if lacking else 'all'} of the {planned}"
+        said.append(f"{name}: {count} runs are stored{tail}.")
+    return " ".join(said)
+
+
+def data_line(records: Sequence[dict]) -> str:
+    """Where the data of these runs come from, each source once."""
+    return "; ".join(dict.fromkeys(r["data"] for r in records))
+
+
+def spent(records: Sequence[dict]) -> str:
+    """The privacy statement of private runs: what each noise multiplier has spent at the end, by both accountants."""
+    ends: dict = {}
+    for record in records:
+        columns, sigma = record["rows"], record["config"].get("noise_multiplier")
+        if sigma:
+            ends.setdefault(sigma, []).append([columns[f"epsilon_{a}"][-1] for a in ACCOUNTANTS])
+    said = [
+        f"{' / '.join(round_up(max(values)) for values in zip(*ends[sigma], strict=True))} at σ = {sigma:g}"
+        for sigma in sorted(ends)
+    ]
+    delta = records[0]["config"].get("delta", 0) if records else 0
+    return f"ε (moments / PLD, δ = {style.number(delta)}) {', '.join(said)}; {assumptions()}" if said else ""
+
+
+def rows(record: Mapping, accountant: str = "moments") -> list[dict[str, float]]:
+    """Columns of a stored record as rows; epsilon is that of the accountant."""
+    columns = record["rows"]
+    keys = {"epoch": "epoch", "steps": "steps", "test_accuracy": "test_accuracy", "lr": "lr"}
+    keys |= {"epsilon": f"epsilon_{accountant}"}
+    return [dict(zip(keys, values, strict=True)) for values in zip(*(columns[k] for k in keys.values()), strict=True)]
+
+
+def in_words(compared: Comparison) -> str:
+    """A table in plain text: at each noise multiplier epsilon under both accountants, and every method's final accuracy
+    with its spread over seeds; then the data, and what is missing."""
+    lines = []
+    for sigma, methods in compared.runs.items():
+        last = next(iter(methods.values()))[0]["rows"]
+        spent = ", ".join(f"{round_up(last[f'epsilon_{a}'][-1])} ({a})" for a in ACCOUNTANTS)
+        lines.append(f"σ = {sigma:g}, ε = {spent}")
+        for name, records in methods.items():
+            label = style.METHODS[name]["label"]
+            lines.append(f"  {label}: {spread(finals({'records': records}))}")
+    return "\n".join([*lines, *([f"data: {compared.data}"] if compared.data else []), compared.missing])
+
+
+def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer | Figure | Note:
+    """Accuracy against epsilon under sliders for the noise multiplier and the accountant.
+
+    Args:
+        compared: of :func:`comparison`.
+        delta: of the stored runs.
+
+    Returns:
+        An explorer; a figure where only one noise multiplier is stored; a note where none is.
+    """
+
+    def draw(sigma: float, accountant: str) -> View:
+        """The curves of one noise multiplier under one accountant."""
+        methods = compared.runs[sigma]
+        runs = {name: [rows(r, accountant) for r in records] for name, records in methods.items()}
+        fig = plots.accuracy_against_epsilon(runs, delta=delta, ax=style.figure(height=3.8).axes[0])
+        numbers = {style.METHODS[n]["label"]: spread(finals({"records": records})) for n, records in methods.items()}
+        _look_closer(fig, runs)
+        plots.caption(fig, f"Stored full-size runs. Line: mean over seeds; band: lowest to highest. {compared.missing}")
+        plots.statement(fig, f"ε for {assumptions()}; accountant as chosen")
+        plots.provenance(fig, compared.data)
+        spent = max(seeds[0][-1]["epsilon"] for seeds in runs.values())
+        return View(fig, numbers, f"σ = {sigma:g}: accuracy up to ε = {round_up(spent)} ({accountant} accountant).")
+
+    sigmas = list(compared.runs)
+    if len(sigmas) < 2:
+        return draw(sigmas[0], "moments").figure if sigmas else Note(compared.missing)
+    title = "Stored full-size runs: accuracy against epsilon"
+    labels = {"sigma": "noise multiplier σ"}
+    return explorer(draw, {"sigma": sigmas, "accountant": ACCOUNTANTS}, labels=labels, title=title, between=False)
+
+
+def _look_closer(fig: Figure, runs: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> None:
+    """Leave out the steep first tenth of the training, in which all methods look alike."""
+    shown = [row["test_accuracy"] for seeds in runs.values() for seed in seeds for row in seed[len(seed) // 10 :]]
+    fig.axes[0].set_ylim(bottom=min(shown) - 0.05 * (max(shown) - min(shown)))
+
+
+@matplotlib.rc_context(style.RC)
+def accuracy_by_sigma(compared: Comparison) -> Figure | Note:
+    """Final accuracy of each method against the noise multiplier: mean, lowest and highest seed."""
+    if not compared.runs:
+        return Note(compared.missing)
+    points: dict[str, dict[float, list[float]]] = {}
+    for sigma, methods in compared.runs.items():
+        for name, records in methods.items():
+            points.setdefault(name, {})[sigma] = [r["rows"]["test_accuracy"][-1] for r in records]
+    fig = by_value(points, xlabel="noise multiplier σ", ax=style.figure(height=3.8).axes[0])
+    plots.caption(fig, f"Stored full-size runs, after the last epoch. {compared.missing}")
+    plots.statement(fig, spent([r for m in compared.runs.values() for s in m.values() for r in s]))
+    plots.provenance(fig, compared.data)
+    return fig
+
+
+def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Note:
+    """Accuracy against epsilon of one case over the band of the stored seeds of that same case.
+
+    Args:
+        config: of :func:`adadp.experiments.cases.case`.
+        record: of :func:`adadp.experiments.cases.run_case`; None draws the stored band alone.
+        folder: of the stored results.
+    """
+    alike = [r for r in results.load(folder).values() if _without_seed(r["config"]) == _without_seed(config.to_dict())]
+    runs = {}
+    if alike:
+        runs[f"stored, {len(alike)} seed{'s' * (len(alike) > 1)}"] = [rows(r) for r in alike]
+    if record:
+        runs[f"this run, seed {config.seed}"] = [rows(record)]
+    if not runs:
+        return Note(f"No run of this case ({config.slug}) is stored yet; the profile paper runs it.")
+    fig = plots.accuracy_against_epsilon(runs, delta=config.delta, ax=style.figure(height=3.4).axes[0])
+    plots.caption(fig, f"The case {config.slug}. Band: lowest to highest stored seed.")
+    plots.statement(fig, f"ε for {assumptions()}; moments accountant")
+    plots.provenance(fig, data_line([*alike, *([record] if record else [])]))
+    return fig
+
+
+def _without_seed(config: dict) -> dict:
+    """A config as a dictionary, whatever its seed."""
+    return config | {"seed": 0}

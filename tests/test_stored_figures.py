@@ -1,0 +1,176 @@
+"""Figures of stored results: they draw what is there, name what is missing, and change when results change."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from adadp.experiments import grids, results
+from adadp.experiments.cases import case
+from adadp.figures import ablations, claims, plots, points, stored
+from adadp.figures.show import to_html
+from adadp.figures.widgets import Explorer
+
+PRIVATE = [name for name in grids.EXPERIMENTS if not name.startswith("fed-")]
+JPEG = "CIFAR-10 (JPEG copy)"
+
+
+def record(role: str, config) -> dict:
+    """A made-up run: ten rows, worse with more noise, better with a higher seed."""
+    if config.kind == "timing":
+        rows = {"epoch": [1, 2], "adadp": [2.0, 2.1], "sgd": [1.9, 2.0], "adam": [2.2, 2.3]}
+        return {"config": config.to_dict(), "rows": rows, "first_epoch": {}, "data": "synthetic", "device": "cpu (x)"}
+    final = (
+        0.9 - 0.01 * config.noise_multiplier + 0.01 * config.seed - 0.01 * abs(config.lr - 3e-4) / (config.lr + 3e-4)
+    )
+    final -= 0.02 * (config.tol or 0.3) ** 0.5
+    rows = {"epoch": list(range(1, 11)), "steps": [300 * k for k in range(1, 11)]}
+    rows |= {"test_accuracy": [final - 0.3 / k for k in range(1, 10)] + [final], "lr": [0.02] * 10}
+    known = config.noise_multiplier > 0
+    rows |= {
+        f"epsilon_{a}": [n * k / 10 if known else None for k in range(1, 11)]
+        for a, n in (("moments", 1.0), ("pld", 0.8))
+    }
+    first = {"step": [2, 4, 6], "lr": [config.lr, 0.02, 0.02], "error": [1.0] * 3} if config.tol else {}
+    data = JPEG if config.dataset == "cifar10" else "MNIST"
+    return {"config": config.to_dict(), "rows": rows, "first_epoch": first, "data": data, "device": "cpu (x)"}
+
+
+def fill(folder, names, keep=lambda cell: True):
+    """Store everything that experiments ask for, stage after stage."""
+    known: dict = {}
+    while True:
+        todo = [(n, c) for n in names for c in grids.cells(n, known) if c.config.id not in known and keep(c)]
+        if not todo:
+            return folder
+        for name, cell in todo:
+            if cell.config.id not in known:
+                run = record(cell.role, cell.config)
+                results.save(run, name, folder)
+                known[cell.config.id] = run | {"id": cell.config.id}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    return fill(tmp_path_factory.mktemp("full"), PRIVATE)
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """One seed of two variants at two noise multipliers."""
+
+    def keep(cell):
+        config = cell.config
+        return cell.role in ("as_printed", "reference_code") and config.noise_multiplier in (2, 4) and config.seed == 1
+
+    return fill(tmp_path_factory.mktemp("few"), ["dp-adam-mnist"], keep)
+
+
+FIGURES = {
+    "lr_by_epoch": lambda folder: ablations.lr_by_epoch({2: 0.02}, folder=folder),
+    "first_lr": lambda folder: ablations.first_lr(folder=folder),
+    "lr_paths": lambda folder: ablations.lr_paths(folder=folder),
+    "by_tol": lambda folder: ablations.by_tol(folder=folder),
+    "by_batch_size": lambda folder: ablations.by_batch_size(folder=folder),
+    "without_noise": lambda folder: ablations.without_noise(folder=folder),
+    "seconds_an_epoch": lambda folder: ablations.seconds_an_epoch(folder=folder),
+    "by_sigma": lambda folder: stored.accuracy_by_sigma(stored.comparison("cifar", "sgd", folder=folder)),
+    "one_case": lambda folder: stored.one_case(case("mnist", "as_printed", sigma=2), folder=folder),
+} | {name: lambda folder, name=name: ablations.one_change(name, folder=folder) for name in ablations.CHANGES}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_from_full_results(name, full):
+    fig = FIGURES[name](full)
+    assert isinstance(fig, Figure)
+    assert len(plots.describe(fig)) > 40 and plots.caption(fig) and plots.provenance(fig)
+    assert not any(word in plots.describe(fig) + plots.caption(fig) for word in ("nan", "inf"))
+    assert to_html(fig).count("<svg") >= 1
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_without_results_a_sentence_says_which_command_makes_them(name, tmp_path):
+    note = FIGURES[name](tmp_path)
+    assert isinstance(note, stored.Note)
+    assert "adadp run" in note.text or "the profile paper runs it" in note.text
+    assert note.text in note._repr_html_()
+
+
+def test_a_jpeg_copy_is_called_that_in_every_figure_and_table(full):
+    compared = stored.comparison("cifar", "adam", folder=full)
+    assert JPEG in stored.in_words(compared)
+    assert JPEG in plots.provenance(stored.accuracy_by_sigma(compared))
+    assert JPEG in stored.accuracy_explorer(compared).html
+    assert plots.provenance(ablations.lr_by_epoch({}, data="cifar", folder=full)) == JPEG
+
+
+@pytest.mark.parametrize("against", ["adam", "sgd"])
+def test_all_curves_of_a_comparison_are_there(full, against):
+    compared = stored.comparison("mnist", against, folder=full)
+    assert list(compared.runs) == [2, 4, 6, 8]
+    assert all(list(methods) == list(stored.ROLES[against].values()) for methods in compared.runs.values())
+    assert all(len(seeds) == 3 for methods in compared.runs.values() for seeds in methods.values())
+    assert "all of the" in compared.missing and "adadp run" not in compared.missing
+
+
+def test_few_runs_are_drawn_and_the_others_named(few):
+    compared = stored.comparison("mnist", "adam", folder=few)
+    assert {s: list(m) for s, m in compared.runs.items()} == {
+        sigma: ["as_printed", "reference_code"] for sigma in (2, 4)
+    }
+    text = stored.in_words(compared)
+    assert "(one seed)" in text and "4 of 88 runs are stored" in text and "adadp run dp-adam-mnist" in text
+    assert "ε = 1 (moments), 0.8 (pld)" in text
+
+
+def test_numbers_in_words_are_means_and_ranges(full):
+    compared = stored.comparison("mnist", "adam", folder=full)
+    finals = [100 * r["rows"]["test_accuracy"][-1] for r in compared.runs[4]["as_printed"]]
+    wanted = f"{sum(finals) / 3:.1f} % ({min(finals):.1f} to {max(finals):.1f}, 3 seeds)"
+    assert wanted in stored.in_words(compared).split("σ = 4")[1].split("σ = 6")[0]
+
+
+def test_stored_runs_get_sliders(full, few, tmp_path):
+    for folder, methods in ((full, 6), (few, 2)):
+        explorer = stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=folder))
+        assert isinstance(explorer, Explorer) and explorer.html.count('type="range"') == 2
+        views = [explorer.view(sigma=2, accountant=a) for a in ("moments", "pld")]
+        assert views[0].numbers == views[1].numbers and len(views[0].numbers) == methods
+        assert "ε = 1 " in views[0].says and "ε = 0.8 " in views[1].says
+    assert isinstance(stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=tmp_path)), stored.Note)
+
+
+def test_one_case_lies_over_the_band_of_its_own_seeds(full):
+    config = case("mnist", "as_printed", sigma=2, seed=9)
+    run = record("as_printed", config)
+    fig = stored.one_case(config, run, folder=full)
+    labels = [t.get_text() for ax in fig.axes for t in ax.texts] + [t.get_text() for g in fig.legends for t in g.texts]
+    assert "stored, 3 seeds" in labels and "this run, seed 9" in labels
+    alone = stored.one_case(case("mnist", "as_printed", sigma=2, tol=0.77), run, folder=full)
+    assert "stored" not in plots.describe(alone) and "this run" in plots.describe(alone)
+
+
+def test_one_change_compares_like_with_like(full):
+    """Three seeds before and after; SGD's lr goes along with the clipping norm, so that it finds its counterpart."""
+    fig = ablations.one_change("clip-control", folder=full)
+    rows = [t.get_text() for t in fig.axes[0].get_yticklabels()]
+    assert "SGD, best, σ = 2" in rows and "as printed, σ = 8" in rows and len(rows) == 10
+    assert all(len(line.get_xdata()) in (2, 3) for line in fig.axes[0].lines)
+
+
+def test_a_changed_result_changes_the_caption(full, tmp_path):
+    before = plots.caption(ablations.first_lr(folder=full))
+    for run in results.load(full).values():
+        if run["config"].get("lr") == 10:
+            run["rows"]["test_accuracy"][-1] -= 0.2
+        results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, run["experiment"], tmp_path)
+    assert plots.caption(ablations.first_lr(folder=tmp_path)) != before
+
+
+def test_points_need_a_value():
+    for bad in ({}, {"adadp": {}}):
+        with pytest.raises(ValueError, match="points"):
+            points.by_value(bad, xlabel="x")
+
+
+def test_verdicts_of_a_chapter_lead_to_the_page_of_claims():
+    page = claims.Overview(claims.stored_reports(ids=["eta0"]), page="claims.html")._repr_html_()
+    assert 'href="claims.html#claim-eta0"' in page and page.count("<li>") == 1
