@@ -10,30 +10,11 @@ from fractions import Fraction
 
 from adadp import __version__
 from adadp import commands as actions
-from adadp.commands import ACCOUNTANTS, FAULTS, NEIGHBORS, PROFILES, choose
+from adadp.commands import ACCOUNTANTS, FAULTS, NEIGHBORS, PROFILES, TEACH, choose
 from adadp.endings import Terminated, termination_raised
 
 USER, BUG, INTERRUPTED, NO_READER, TERMINATED = 2, 1, 130, 141, 143  # exit codes besides 0
 DEVICES = ("auto", "cpu", "cuda")
-_EPSILON = """\
-Up to a probability of delta, no outcome of the training becomes more than exp(epsilon)
-times as likely through any one record. Smaller is stronger. Epsilon follows from the
-noise, the sampling rate and the number of gradients alone, so it is known before
-training. All accountants give upper bounds: the smallest is as true as the others. They
-hold for Poisson sampling (adadp.PoissonSampling), not for shuffled batches, and cover
-one training: choosing settings by looking at the data costs extra. Printed values are
-rounded up."""
-_CALIBRATE = """\
-The result is noise_multiplier of adadp.PrivateGradient: the noise has this many times
-the clipping norm as its standard deviation. It holds for Poisson sampling and for one
-training. More epochs or a larger sampling rate need more noise."""
-_AUDIT = """\
-Gray-box: neighbouring batches under the same randomness, whose sums may differ by the
-clipping norm and no more; and the noise by itself. Canaries: thousands of iterations of
-ADADP with and without one record, in the first gradient (G1), in the second (G2), and in
-both together. One run: a thousand records guessed from a single run. A FAIL shows, up to
-the confidence given, that the gradient is less private than declared; a PASS proves
-nothing. Exit code 2 if any fails."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -111,10 +92,10 @@ class _Commands(dict):
         return bool(choose(name, self.keys(), "command"))
 
 
-def _add(commands, name: str, run: Callable, summary: str, *examples: str, teach: str = "") -> argparse.ArgumentParser:
+def _add(commands, name: str, run: Callable, summary: str, *examples: str) -> argparse.ArgumentParser:
     """A sub-command; its help begins with what it does and what to know, and ends with examples."""
     epilog = "examples:\n" + "\n".join(f"  {example}" for example in examples)
-    description = f"{summary[0].upper()}{summary[1:]}.\n\n{teach}".strip()
+    description = f"{summary[0].upper()}{summary[1:]}.\n\n{TEACH.get(name, '')}".strip()
     p = commands.add_parser(name, help=summary, description=description, epilog=epilog)
     p.set_defaults(run=run)
     return p
@@ -209,8 +190,7 @@ def _add_results(commands) -> argparse.ArgumentParser:
 def _add_epsilon(commands) -> argparse.ArgumentParser:
     p = _add(commands, "epsilon", actions.epsilon, "the epsilon of a training plan with Poisson sampling",
              "adadp epsilon --noise-multiplier 2 --sample-rate 200/60000 --epochs 100",
-             "adadp epsilon --noise-multiplier 2 --sample-rate 0.01 --steps 5000 --accountant pld",
-             teach=_EPSILON)  # fmt: skip
+             "adadp epsilon --noise-multiplier 2 --sample-rate 0.01 --steps 5000 --accountant pld")  # fmt: skip
     p.add_argument("--noise-multiplier", type=float, required=True, metavar="SIGMA", help="noise / clipping norm")
     _add_plan(p)
     _choice(p, "--accountant", ACCOUNTANTS, None, "show this one alone, as a bare number (default: all)")
@@ -221,7 +201,7 @@ def _add_epsilon(commands) -> argparse.ArgumentParser:
 def _add_calibrate(commands) -> argparse.ArgumentParser:
     p = _add(commands, "calibrate", actions.calibrate, "the noise multiplier that a target epsilon needs",
              "adadp calibrate --epsilon 1 --sample-rate 200/60000 --epochs 100",
-             "adadp calibrate --epsilon 8 --delta 1e-6 --sample-rate 0.01 --steps 5000", teach=_CALIBRATE)  # fmt: skip
+             "adadp calibrate --epsilon 8 --delta 1e-6 --sample-rate 0.01 --steps 5000")  # fmt: skip
     p.add_argument("--target-epsilon", "--epsilon", type=float, required=True, metavar="EPSILON", help="never exceeded")
     _add_plan(p)
     _choice(p, "--accountant", ACCOUNTANTS, "pld", "whose epsilon")
@@ -234,8 +214,7 @@ def _add_audit(commands) -> argparse.ArgumentParser:
              "adadp audit                                 1000 observations a side, under a minute",
              "adadp audit --profile paper --seed 1        5000 observations: closer bounds",
              "adadp audit --noise-multiplier 2 --no-one-run",
-             "adadp audit --plant no-noise-on-g2          a fault, to see the audit fail (exit code 2)",
-             teach=_AUDIT)  # fmt: skip
+             "adadp audit --plant no-noise-on-g2          a fault, to see the audit fail (exit code 2)")  # fmt: skip
     _choice(p, "--profile", ("quick", "paper"), "quick", "quick: under a minute; paper: five times the observations")
     p.add_argument("--noise-multiplier", type=float, default=1.0, metavar="SIGMA", help="declared noise (default: 1)")
     p.add_argument("--delta", type=float, default=1e-5, help="at which epsilon is taken (default: 1e-5)")

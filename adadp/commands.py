@@ -17,6 +17,27 @@ FAULTS = (
 )  # fmt: skip
 ACTIONS = ("status", "table", "verify", "claims")
 PROFILES = ("paper", "full-data", "laptop", "pilot", "quick")
+TEACH = {  # command -> what to know, in its help
+    "epsilon": """\
+Up to a probability of delta, no outcome of the training becomes more than exp(epsilon)
+times as likely through any one record. Smaller is stronger. Epsilon follows from the
+noise, the sampling rate and the number of gradients alone, so it is known before
+training. All accountants give upper bounds: the smallest is as true as the others. They
+hold for Poisson sampling (adadp.PoissonSampling), not for shuffled batches, and cover
+one training: choosing settings by looking at the data costs extra. Printed values are
+rounded up.""",
+    "calibrate": """\
+The result is noise_multiplier of adadp.PrivateGradient: the noise has this many times
+the clipping norm as its standard deviation. It holds for Poisson sampling and for one
+training. More epochs or a larger sampling rate need more noise.""",
+    "audit": """\
+Gray-box: neighbouring batches under the same randomness, whose sums may differ by the
+clipping norm and no more; and the noise by itself. Canaries: thousands of iterations of
+ADADP with and without one record, in the first gradient (G1), in the second (G2), and in
+both together. One run: a thousand records guessed from a single run. A FAIL shows, up to
+the confidence given, that the gradient is less private than declared; a PASS proves
+nothing. Exit code 2 if any fails.""",
+}
 
 
 def book(a: argparse.Namespace) -> None:

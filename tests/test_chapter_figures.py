@@ -207,7 +207,9 @@ def _figures():
     row = {"tol": 1.0, "lr": 2.0, "predicted": 3.0, "limit": 4.0, "loss": 0.5}
     yield choosing_tol.other_extreme([row, row | {"tol": 10.0, "lr": 4.0}])
     yield private_training.accuracy({"as_printed": [ROWS]}, delta=1e-5, statement="ε = 1", data="made up")
-    yield private_training.learning_rates({"as_printed": [{"step": 1, "lr": 0.1}]}, {"tol 1": 0.02}, data="made up")
+    yield private_training.learning_rates(
+        {"as_printed": [{"step": 1, "lr": 0.1}]}, {"tol 1": 0.02}, data="made up", statement="ε = 1"
+    )
     yield private_training.accountings(ROWS, data="made up", **COST)
 
 
@@ -217,6 +219,12 @@ def test_every_figure_has_words(figures, index):
     assert len(plots.describe(fig)) > 60, "the text alternative says what is seen"
     assert plots.caption(fig)
     assert not any(word in plots.describe(fig) for word in ("nan", "inf"))
+
+
+def test_every_figure_of_private_training_carries_a_privacy_statement(figures):
+    without, private = figures[:7], figures[7:]
+    assert not any(plots.statement(fig) for fig in without)
+    assert all("ε" in plots.statement(fig) for fig in private)
 
 
 @pytest.mark.parametrize("curvatures", [(1, -1), (0, 1), (1, 2, 3), (np.nan, 1)])

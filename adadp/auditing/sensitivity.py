@@ -90,27 +90,35 @@ def audit_sensitivity(
         loss=loss,
         generator=(noise := torch.Generator()),
     )
-    draw, differences, same_use = torch.Generator().manual_seed(seed), [], True
-    for trial in range(trials):
-        size = int(torch.randint(0, largest + 1, (), generator=draw)) if trial else 0
-        order = torch.randperm(len(x), generator=draw)
-        pair = [order[: size + 1], order[:size] if limit == 1 else torch.cat([order[:size], order[-1:]])]
-        sums, states = [], []
-        for batch in pair:
-            noise.manual_seed(seed + trial)
-            grad.backward(x[batch], y[batch])
-            sums.append(released(model) * ((largest + 1) // 2))
-            states.append(noise.get_state())
-        differences.append(float((sums[0] - sums[1]).norm()) / C)
-        same_use = same_use and torch.equal(*states)
-    worst = math.nan if any(map(math.isnan, differences)) else max(differences)
+    differences, same_use = _compare_pairs(grad, noise, model, x, y, replace=limit == 2, trials=trials, seed=seed)
+    differences = differences * (((largest + 1) // 2) / C)
+    worst = float(differences.max())  # nan if any is
     passed = worst <= limit * (1 + _ROUNDING) and same_use
     reason = "" if passed else f"one record changed the released sum by {worst:.3g} C with the randomness held"
     if not same_use:
         reason = "the number of random draws depends on the batch"
-    evidence = {"differences": np.array(differences)}
+    evidence = {"differences": differences}
     name = f"sensitivity ({neighbors})"
     return AuditResult(name, passed, worst, limit, "sensitivity / C", 1.0, trials, reason, evidence)
+
+
+def _compare_pairs(grad, noise: torch.Generator, model, x, y, *, replace: bool, trials: int, seed: int):
+    """2-norms of the difference of neighbouring releases, (trials,), and whether both used as many random numbers."""
+    draw, largest = torch.Generator().manual_seed(seed), max(1, len(x) // 4)
+    differences, same_use = [], True
+    for trial in range(trials):
+        size = int(torch.randint(0, largest + 1, (), generator=draw)) if trial else 0
+        order = torch.randperm(len(x), generator=draw)
+        pair = [order[: size + 1], torch.cat([order[:size], order[-1:]]) if replace else order[:size]]
+        releases, states = [], []
+        for batch in pair:
+            noise.manual_seed(seed + trial)
+            grad.backward(x[batch], y[batch])
+            releases.append(released(model))
+            states.append(noise.get_state())
+        differences.append(float((releases[0] - releases[1]).norm()))
+        same_use = same_use and torch.equal(*states)
+    return np.array(differences), same_use
 
 
 def audit_noise(

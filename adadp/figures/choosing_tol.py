@@ -11,6 +11,8 @@ from adadp.figures.noise_analysis import noise_error, noise_only, noise_per_weig
 from adadp.figures.step_doubling import LIMIT, LINES, LOOKS
 from adadp.step_size import predicted_lr
 
+MEASURED = "No ε is claimed for these runs: they measure what noise does, on public data."
+
 
 def error_law(measured: Mapping[float, Sequence[tuple[float, float]]], **private) -> Figure:
     """Measured errors against the learning rate, one look a noise multiplier, and the law of the analysis as lines.
@@ -35,6 +37,7 @@ def error_law(measured: Mapping[float, Sequence[tuple[float, float]]], **private
     ax.legend(loc="upper left")
     plots.describe(fig, f"Error against learning rate: lines of slope 1 on logarithmic axes. {'; '.join(said)}.")
     plots.caption(fig, "Points: measured on the MNIST network. Lines: the law for pure noise.")
+    plots.statement(fig, MEASURED)
     return fig
 
 
@@ -56,6 +59,7 @@ def settling(runs: Mapping[str, tuple[Sequence[float], float]]) -> Figure:
     ax.legend(loc="upper center", bbox_to_anchor=(0.45, -0.18), ncols=2, fontsize=8)
     plots.describe(fig, f"Learning rate over iterations on a logarithmic axis. {'; '.join(said)}.")
     plots.caption(fig, "ADADP on the MNIST network. Thin horizontal lines: the closed form.")
+    plots.statement(fig, MEASURED)
     return fig
 
 
@@ -80,6 +84,7 @@ def accumulated(measured: Mapping[str, Sequence[tuple[int, float]]], *, tol: flo
     ax.legend(loc="upper left", title="advance")
     plots.describe(fig, f"Distance from the start per weight, growing like the root of T. {'; '.join(said)}.")
     plots.caption(fig, "Points: how far training moved each weight. Lines: what noise alone predicts.")
+    plots.statement(fig, MEASURED)
     return fig
 
 
@@ -111,6 +116,7 @@ def other_extreme(rows: Sequence[Mapping[str, float]]) -> Figure:
         f" {tol[np.argmin(loss)]:g}.",
     )
     plots.caption(fig, "A small model: for large tol the learning rate leaves the noise law for the stability limit.")
+    plots.statement(fig, MEASURED)
     return fig
 
 

@@ -134,19 +134,23 @@ def privacy_statement(
     )
     if short:
         return f"ε = {round_up(value)}, δ = {delta:g} ({in_short})"
-    name = _sampler_name(sampler)
-    drawn = "Poisson sampling" if name == "poisson" else f"{name} (epsilon assumes Poisson sampling: no guarantee here)"
+    cost = {"sigma": noise_multiplier, "rate": sample_rate, "steps": steps, "delta": delta}
     lines = [
         f"epsilon = {round_up(value)} at delta = {delta:g}",
         f"record unit: {record}",
         f"neighbours: {_NEIGHBORS[neighbors]}",
-        f"sampler: {drawn}, rate {sample_rate:.4g}, {steps} gradients, noise multiplier {noise_multiplier:g}",
+        *_drawing(_sampler_name(sampler), **cost),
         f"accountant: {_ACCOUNTANTS[accountant]}",
         f"tuning: the choice of hyper-parameters is {'' if tuning_included else 'not '}included",
     ]
-    if name != "poisson" and sample_rate:
-        lines.insert(4, _shuffling(noise_multiplier, sample_rate, steps, delta))
     return "\n".join(lines)
+
+
+def _drawing(name: str, sigma: float, rate: float, steps: int, delta: float) -> list[str]:
+    """How batches are drawn; and what is known where that is not Poisson sampling."""
+    drawn = "Poisson sampling" if name == "poisson" else f"{name} (epsilon assumes Poisson sampling: no guarantee here)"
+    lines = [f"sampler: {drawn}, rate {rate:.4g}, {steps} gradients, noise multiplier {sigma:g}"]
+    return lines if name == "poisson" or not rate else [*lines, _shuffling(sigma, rate, steps, delta)]
 
 
 def _shuffling(sigma: float, rate: float, steps: int, delta: float) -> str:
