@@ -10,12 +10,16 @@ import gc
 import platform
 import statistics
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 REPEATS, WARM_UP = 20, 3
 TRIES, SHORT = 5, 0.03  # longer calls, in seconds, are interrupted anyway
@@ -126,3 +130,37 @@ def _processor() -> str:
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()
+
+
+class PeakMemory(TorchDispatchMode):
+    """How many bytes of new tensors exist at the worst moment while this is entered; read ``peak`` afterwards.
+
+    Memory that an operation uses and gives back within itself is not seen.
+
+    >>> with PeakMemory() as memory:
+    ...     small = (torch.zeros(1000) + 1).sum()
+    >>> memory.peak  # two times 1000 float32, then one sum beside one of them
+    8000
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.peak = self._held = 0
+        self._known = WeakIdKeyDictionary()  # storages that were there before, and those that are counted
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        for tensor in tree_leaves((args, kwargs)):
+            if isinstance(tensor, torch.Tensor):
+                self._known.setdefault(tensor.untyped_storage(), 0)
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage()) not in self._known:
+                self._known[storage] = size = storage.nbytes()
+                weakref.finalize(storage, self._release, size)
+                self._held += size
+                self.peak = max(self.peak, self._held)
+        return result
+
+    def _release(self, size: int) -> None:
+        """A storage is gone."""
+        self._held -= size

@@ -1,7 +1,7 @@
 """The inner loop of a federated round: ``python -m benchmarks.federated_step``.
 
 An iteration of ADADP takes two gradients of a batch of 10, one of SGD takes one. All contenders run the product's own
-loop over some gradients of each client; the table gives the time of one iteration of all clients.
+loop over some gradients of each client; the growth table gives the processor time of one iteration of all.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ def layouts(repeats: int) -> dict[str, Timing]:
 
 
 def growth(network: str, numbers, repeats: int) -> list[dict]:
-    """Median ms of one iteration of all clients, one after the other and stacked: one row a number of clients."""
+    """Median processor ms of one iteration of all clients, one after the other and stacked; a row each number."""
     rows = []
     for clients in numbers:
         found = {
@@ -91,7 +91,7 @@ def growth(network: str, numbers, repeats: int) -> list[dict]:
         }
         t = alternate(found, repeats=repeats, warm_up=1)
         row = {"network": network, "clients": clients}
-        row |= {name: 2 * timing.median / BRIEF for name, timing in t.items()}
+        row |= {name: 2 * timing.cpu_median / BRIEF for name, timing in t.items()}
         rows.append(row | {"times faster stacked": t["one after the other"].cpu_median / t["stacked"].cpu_median})
     return rows
 
@@ -115,11 +115,11 @@ def main(argv=None) -> None:
     header = ", ".join(f"{k} {v}" for k, v in env.items())
     text = f"batch {BATCH}, {args.repeats} repeats; {header}\n\n{table(times)}\n\n{table(ratios)}\n\n{table(rows)}"
     stored = {"environment": env, "repeats": args.repeats, "rows": times, "ratios": ratios, "growth": rows}
-    shown = {"CIFAR CNN, one client": {row["iteration"]: row["median ms"] for row in times}}
-    write(args.out, "federated_step", text, stored, bars(shown, label="ms an iteration"))
+    shown = {"CIFAR CNN, one client": {row["iteration"]: row["cpu ms"] for row in times}}
+    write(args.out, "federated_step", text, stored, bars(shown, label="processor ms an iteration"))
     points = [row for row in rows if row["network"] == "mnist-mlp"]
     lines = {name: [p[name] for p in points] for name in ("one after the other", "stacked")}
-    picture = curves({"clients": ([p["clients"] for p in points], lines)}, label="ms an iteration of all")
+    picture = curves({"clients": ([p["clients"] for p in points], lines)}, label="processor ms an iteration of all")
     write(args.out, "federated_growth", table(points), {"environment": env, "rows": points}, picture)
 
 

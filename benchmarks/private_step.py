@@ -160,11 +160,11 @@ def main(argv=None) -> None:
             times = {"median ms": t.median, "least ms": t.least, "cpu ms": t.cpu_median}
             rows.append({"network": network, "contender": name, **times})
         summary += [ratios(network, timings, m) for m in ("median", "least", "cpu_median")]
-        groups[network] = {name: t.median for name, t in timings.items()}
+        groups[network] = {name: t.cpu_median for name, t in timings.items()}
     header = ", ".join(f"{k} {v}" for k, v in env.items())
     text = f"batch {BATCH}, {args.repeats} repeats; {header}\n\n{table(rows)}\n\n{table(summary)}"
     data = {"environment": env, "repeats": args.repeats, "rows": rows, "ratios": summary}
-    write(args.out, "private_step", text, data, bars(groups, label="ms a step"))
+    write(args.out, "private_step", text, data, bars(groups, label="processor ms a step"))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ ADAPTIVE = {
 class Private:
     """A model, Opacus' optimizer around ADADP, and a loop that also records the gradients that ADADP sees."""
 
-    def __init__(self, mode, *, sigma=1.0, clipping="flat", batches=6, options=OPTIONS):
+    def __init__(self, mode, *, sigma=1.0, clipping="flat", batches=6, options=OPTIONS, max_grad_norm=1.0):
         torch.manual_seed(0)
         self.data = torch.utils.data.TensorDataset(torch.randn(8 * batches, 5), torch.randint(0, 3, (8 * batches,)))
         self.plain = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
@@ -35,7 +35,7 @@ class Private:
         self.adadp = ADADP(self.plain.parameters(), **options)
         self.engine = opacus.PrivacyEngine(accountant="rdp")
         criterion = nn.CrossEntropyLoss()
-        bound = [1.0] * 4 if clipping == "per_layer" else 1.0
+        bound = [max_grad_norm] * 4 if clipping == "per_layer" else max_grad_norm
         more = ADAPTIVE if clipping == "adaptive" else {}
         found = self.engine.make_private(
             module=self.plain,
@@ -117,6 +117,26 @@ def test_modes_agree_without_noise(mode):
         private.epoch()
         ends.append([*values(private.plain.parameters()), torch.tensor(private.lrs)])
     torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_without_noise_and_clipping_it_is_plain_adadp(mode):
+    private = Private(mode, sigma=0.0, max_grad_norm=1e6)
+    twin = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    twin.load_state_dict(private.plain.state_dict())
+    plain = ADADP(twin.parameters(), **OPTIONS)
+    for x, y in private.loader:
+        private.optimizer.zero_grad()
+        private.criterion(private.model(x), y).backward()
+        private.optimizer.step()
+        plain.zero_grad()
+        (nn.functional.cross_entropy(twin(x), y, reduction="sum") / 8).backward()  # the expected size of a batch
+        plain.step()
+        assert private.adadp.phase == plain.phase
+        assert private.optimizer.param_groups[0]["lr"] == pytest.approx(plain.param_groups[0]["lr"], rel=1e-4)
+    assert plain.param_groups[0]["lr"] != OPTIONS["lr"]
+    for a, b in zip(private.plain.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("clipping", ["per_layer", "adaptive"])
