@@ -201,7 +201,18 @@ def epsilon(a: argparse.Namespace) -> None:
     said = f"Poisson sampling at rate {a.sample_rate:.6g}, delta {a.delta:g}, neighbours {a.neighbors}"
     print(f"{steps} gradients, {said}")
     for name, value in values.items():
-        print(f"  {name:8} {round_up(value, decimals=4)}")
+        note = _last_order(a, steps) if name == "moments" else ""
+        print(f"  {name:8} {round_up(value, decimals=4)}{note}")
+
+
+def _last_order(a: argparse.Namespace, steps: int) -> str:
+    """A remark where the moments accountant would do better with more orders."""
+    from adadp.privacy.accounting import MomentsAccountant
+
+    accountant = MomentsAccountant()
+    accountant.step(noise_multiplier=a.noise_multiplier, sample_rate=a.sample_rate, num_steps=steps)
+    last = accountant.orders[-1]
+    return f"  (the best order is the last, {last}: pld says more)" if accountant.warning(delta=a.delta) else ""
 
 
 def calibrate(a: argparse.Namespace) -> None:

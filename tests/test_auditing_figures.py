@@ -9,7 +9,7 @@ import pytest
 from adadp import auditing
 from adadp.auditing.faults import FAULTS
 from adadp.experiments import grids, results
-from adadp.figures import accounting, plots, private_training, show, tol_grid
+from adadp.figures import accounting, plots, private_training, show, stored, tol_grid
 from adadp.figures import auditing as draw
 from adadp.privacy import assumptions
 from adadp.rounding import round_down
@@ -104,7 +104,7 @@ def with_epsilons(tmp_path_factory):
         "bounds": draw.bounds({"many": [(30, 1.0), (100, 2.0)]}, 4.38, statement=STATEMENT),
     }
     pages = {name: show.to_html(fig) for name, fig in figures.items()}
-    pages["stored runs"] = private_training.stored_explorer("mnist", folder=folder).html
+    pages["stored runs"] = stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=folder)).html
     pages["epsilons"] = accounting.explorer([1, 2], [10, 100], [200, 800], [1e-5, 1e-7], records=60_000).html
     pages["tol grid"] = tol_grid.explorer(grid).html
     return pages

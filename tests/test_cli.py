@@ -292,6 +292,13 @@ def test_epsilon_by_every_accountant(capsys):
     assert code == 0 and "pld" in out and "moments" not in out
 
 
+@pytest.mark.parametrize(("sigma", "said"), [("8", True), ("2", False), ("0", False)])
+def test_epsilon_says_when_the_best_order_is_the_last(capsys, sigma, said):
+    code, out, _ = call(capsys, "epsilon", "--noise-multiplier", sigma, *PAPER[2:])
+    (line,) = (line for line in out.splitlines() if "moments" in line)
+    assert code == 0 and ("the best order is the last, 32" in line) == said
+
+
 def test_calibrate_reaches_its_target(capsys):
     plan = ["--sample-rate", "1/300", "--steps", "30000"]
     code, out, _ = call(capsys, "calibrate", "--target-epsilon", "1.171", *plan)

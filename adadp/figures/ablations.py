@@ -12,6 +12,7 @@ from adadp.experiments.private import DATA
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
 from adadp.figures.stored import Note, data_line, missing, rows, spent
+from adadp.rounding import round_up
 
 VARIANTS = ("as_printed", "reference_code", "recommended")
 LABELS = {name: style.METHODS[name]["label"] for name in VARIANTS}
@@ -147,7 +148,7 @@ def by_batch_size(*, folder=None):
         points.setdefault(c["role"].split(" |B|")[0], {})[c["config"]["expected_batch_size"]] = _ends(c)
     fig = by_value({n: points[n] for n in VARIANTS if n in points}, xlabel="|B|", log=True, labels=SHORT)
     epsilon = max(c["records"][0]["rows"]["epsilon_pld"][-1] for c in curves)
-    return _finish(fig, f"100 epochs at ε = {epsilon:.2f} (PLD), whatever the batch size. {said}", curves)
+    return _finish(fig, f"100 epochs at ε = {round_up(epsilon)} (PLD), whatever the batch size. {said}", curves)
 
 
 @matplotlib.rc_context(style.RC)
