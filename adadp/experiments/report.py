@@ -73,6 +73,8 @@ def report(claim: Claim, records: dict, *, earlier: bool = False) -> Report:
 
 def _ask(claim: Claim, evidence: Evidence, variant: str) -> str:
     """The rule's numbers on this evidence; nothing where even that is missing."""
+    if claim.rule is None:
+        return ""
     try:
         return claim.rule(evidence, variant)[1]
     except MissingRuns:
@@ -97,7 +99,7 @@ def probed(claim: Claim, records: dict) -> "_Probe":
     Runs of stages whose grids are not complete are counted as if the grids' best value were interior.
     """
     probe = _Probe(records)
-    for variant in claim.variants:
+    for variant in claim.variants if claim.rule else ():
         claim.rule(probe, variant)
     return probe
 

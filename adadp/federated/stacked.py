@@ -42,7 +42,8 @@ class StackedClients:
         self.width = min(batch_size, max(self.sizes))
         self.x, self.y = _joined(clients)
         self.used = used_parameters(model, self.x[:2], self.y[:2], loss)
-        self._key, self._step = None, None
+        self._key = None
+        self._step: Callable[[], None] = self._advance  # on CUDA one graph of it
 
     @property
     def clients(self) -> list[tuple[Tensor, Tensor]]:
