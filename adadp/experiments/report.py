@@ -99,8 +99,8 @@ def probed(claim: Claim, records: dict) -> "_Probe":
     Runs of stages whose grids are not complete are counted as if the grids' best value were interior.
     """
     probe = _Probe(records)
-    for variant in claim.variants if claim.rule else ():
-        claim.rule(probe, variant)
+    for variant in claim.variants:
+        _ask(claim, probe, variant)
     return probe
 
 
