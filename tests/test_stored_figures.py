@@ -174,3 +174,12 @@ def test_points_need_a_value():
 def test_verdicts_of_a_chapter_lead_to_the_page_of_claims():
     page = claims.Overview(claims.stored_reports(ids=["eta0"]), page="claims.html")._repr_html_()
     assert 'href="claims.html#claim-eta0"' in page and page.count("<li>") == 1
+
+
+def test_a_statement_over_shuffled_runs_says_that_sampling_is_only_assumed():
+    rows = {"epsilon_moments": [1.0], "epsilon_pld": [0.5]}
+    sampled, shuffled = (
+        {"config": {"noise_multiplier": 2.0, "delta": 1e-5, "sampler": s}, "rows": rows}
+        for s in ("poisson", "shuffled")
+    )
+    assert "Poisson assumed" in stored.spent([sampled, shuffled]) and "Poisson assumed" not in stored.spent([sampled])

@@ -128,7 +128,9 @@ def spent(records: Sequence[dict]) -> str:
         for sigma in sorted(ends)
     ]
     delta = records[0]["config"].get("delta", 0) if records else 0
-    return f"ε (moments / PLD, δ = {style.number(delta)}) {', '.join(said)}; {assumptions()}" if said else ""
+    shuffled = any(record["config"].get("sampler") == "shuffled" for record in records)
+    stands_on = assumptions(sampler="partly a shuffled partition" if shuffled else "poisson")
+    return f"ε (moments / PLD, δ = {style.number(delta)}) {', '.join(said)}; {stands_on}" if said else ""
 
 
 def rows(record: Mapping, accountant: str = "moments") -> list[dict[str, float]]:
