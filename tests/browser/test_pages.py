@@ -1,10 +1,15 @@
 """The built book in a real browser: every page, as a reader with no kernel and no network beyond the page meets it."""
 
+import json
+import re
 import statistics
 from html.parser import HTMLParser
 from urllib.parse import unquote, urldefrag, urlsplit
 
+import matplotlib
 import pytest
+
+from adadp.figures import accounting, choosing_tol, gradient_flow, landing, step_doubling, style
 
 pytestmark = [pytest.mark.browser, pytest.mark.book]
 
@@ -15,6 +20,11 @@ ALLOWED = {
         ".citation-list",
     ): "sphinxcontrib-bibtex gives the bibliography a list role, not its items",
 }
+READ = [
+    f".bd-article {tag}"
+    for tag in ("p", "li", "h1", "h2", "h3", "h4", "td", "th", "dt", "dd", "code", "a:not(.headerlink)")
+]
+READ += [".bd-article pre span", ".adadp-figure svg text", ".ad-verdict", ".bd-sidebar-primary a", "footer p"]
 PICTURE = """(() => { const look = () => {
   const svg = document.querySelector(".adadp-figure svg");
   if (svg && svg.getBoundingClientRect().height) requestAnimationFrame(() => { window.pictureAt = performance.now(); });
@@ -138,6 +148,141 @@ def _check_moves(root):
         assert root.locator(".ad-says").inner_text() == first[0]
 
 
+# --- what sliders show, computed anew ---------------------------------------------------------------------------------
+
+MNIST = {"max_grad_norm": 10.0, "num_parameters": 334_336, "expected_batch_size": 200}
+# page -> title of an explorer -> how it is made from the values of its sliders
+MADE = {
+    "book/index.html": {"The learning rate that ADADP finds": lambda t, s: landing.explorer(t, s, **MNIST)},
+    "notebooks/choosing_tol.html": {
+        "Learning rate and accumulated noise": lambda t, s: choosing_tol.explorer(t, s, **MNIST)
+    },
+    "notebooks/step_doubling.html": {
+        "Algorithm 1": lambda lr, t: step_doubling.explorer(gradient_flow.valley(), lr, t, advance="half_steps")
+    },
+    "notebooks/accounting.html": {"Epsilon for": lambda s, e, b, d: accounting.explorer(s, e, b, d, records=60_000)},
+}
+SUPER = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+
+def _value(label):
+    """The number behind what a slider says: 10⁻⁵, 0.03, 200."""
+    label = label.translate(SUPER)
+    label = re.sub(r"^10(-\d+)$", r"1e\1", label)
+    value = float(re.sub(r" × 10(-?\d+)", r"e\1", label))
+    return int(value) if value == int(value) and "." not in label else value
+
+
+def _expected(data, at):
+    """What the table says an element's attributes are at a position: {(number, attribute): text}, marker shapes in."""
+    out = {}
+    for target, attribute, shape, on, strings in data["slots"]:
+        k = 0
+        for axis in on:
+            k = k * len(data["labels"][axis]) + at[axis]
+        out[target, attribute] = _unpacked(data["strings"][strings[k]], data["digits"]).replace("@", shape)
+    return out
+
+
+def _unpacked(text, digits):
+    """Packed steps as SVG writes them, by a second hand: the page has its own."""
+
+    def steps(run):
+        out, rest = [], iter(run[1])
+        for c in rest:
+            n = digits.index(c)
+            if n == len(digits) - 1:
+                n = digits.index(next(rest)) * len(digits) + digits.index(next(rest))
+            out.append(str(-(n + 1) // 2 if n % 2 else n // 2))
+        return "l" + " ".join(out)
+
+    return re.sub("~([^~]*)~", steps, text) if text.startswith("M") or text.startswith("m") else text
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_sliders_show_what_python_computes(visit, site, name):
+    """The table is what Python makes anew; picture, numbers, words and text alternative follow it at every move."""
+    page = visit(f"{site}/{name}")
+    for title, make in MADE[name].items():
+        root = page.locator(f".adadp-explorer[aria-label^='{title}']")
+        data = json.loads(root.locator("script[type='application/json']").text_content())
+        values = [[_value(label) for label in labels] for labels in data["labels"]]
+        with matplotlib.rc_context(style.RC):  # as a chapter's `style.use()`
+            it = make(*values)
+            html = (
+                it._repr_mimebundle_()["text/html"] if name.startswith("notebooks/") else it.html
+            )  # as a cell shows it
+        anew = re.search(r'<script type="application/json">(.*?)</script>', html, re.S)[1]
+        assert json.loads(anew) == data, f"{name}: the page is not what the package computes"
+        sliders = root.locator("input").all()
+        for share in (0.0, 0.4, 1.0):
+            at = [round(share * (len(v) - 1)) for v in values]
+            for slider, index in zip(sliders, at, strict=True):
+                slider.evaluate(MOVE, index)
+            view = it.view(**{axis.name: axis.values[i] for axis, i in zip(it.axes, at, strict=True)})
+            assert root.locator("[role=img]").get_attribute("aria-label") == view.says
+            assert root.locator(".ad-says").text_content() == view.says
+            assert root.locator("dd").all_text_contents() == list(view.numbers.values())
+            for (number, attribute), text in _expected(data, at).items():
+                element = root.locator(f"[data-k='{number}']")
+                shown = element.get_attribute(attribute) if attribute else element.text_content()
+                assert (shown or "") == text, (name, at, attribute)
+        assert page.complaints == []
+
+
+def test_every_slider_of_the_issue_is_there(built):
+    """Step doubling, Choosing tol (twice), Accounting, Federated (twice), the first page: by their sliders' names."""
+    wanted = {
+        "book/index.html": [{"tolerance tol", "noise multiplier σ"}],
+        "notebooks/step_doubling.html": [{"first learning rate η₀", "tol"}],
+        "notebooks/choosing_tol.html": [{"tol", "noise multiplier σ"}] * 2,
+        "notebooks/accounting.html": [{"noise multiplier σ", "epochs", "batch size", "δ"}],
+        "notebooks/federated_learning.html": [{"uniformly random"}, {"uniformly random", "learning rate η"}],
+    }
+    for name, explorers in wanted.items():
+        parts = _source(built, name).split('class="adadp-figure adadp-explorer"')[1:]
+        found = [set(re.findall(r"<label><span>(.*?)</span>", part)) for part in parts]
+        assert found == explorers, name
+
+
+def test_keyboard_alone_reaches_and_moves_the_first_slider(visit, site):
+    page = visit(f"{site}/book/index.html")
+    for _ in range(80):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.type") == "range":
+            break
+    assert page.evaluate("document.activeElement.type") == "range", "no slider within 80 stops"
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline != "none", "the focus must be seen"
+    before = page.locator(".ad-says").first.inner_text()
+    page.keyboard.press("ArrowRight")
+    assert page.locator(".ad-says").first.inner_text() != before
+
+
+def test_reduced_motion_is_kept(visit, site, built):
+    """Nothing of an explorer moves by itself, and with reduced motion nothing on the page does."""
+    for name in _with_explorers(built):
+        page = visit(f"{site}/{name}", reduced_motion="reduce")
+        page.locator(".adadp-explorer input").first.press("End")
+        moving = page.evaluate(
+            "() => document.getAnimations().filter(a => a.effect.target.closest('.adadp-explorer')).length"
+        )
+        assert moving == 0, name
+        page.context.close()
+
+
+def test_without_scripts_every_page_shows_its_figures(visit, site, built):
+    for name in [name for name in _content(built) if 'class="adadp-figure' in _source(built, name)]:
+        page = visit(f"{site}/{name}", java_script_enabled=False)
+        for figure in page.locator(".adadp-figure").all():
+            box = figure.locator(".ad-panels svg").first.bounding_box()
+            assert box["width"] > 100 and box["height"] > 50, name
+            assert not figure.locator(".ad-controls:visible").count(), "sliders that do nothing"
+        for explorer in page.locator(".adadp-explorer").all():
+            assert explorer.locator("noscript").inner_text().startswith("Scripts are off"), name
+        page.context.close()
+
+
 def test_sliders_answer_within_a_frame(visit, site, built):
     names = _with_explorers(built)
     assert names, "no page has sliders"
@@ -179,8 +324,8 @@ def test_texts_can_be_read(visit, site, built, theme, contrast):
     for name in _content(built):
         page = visit(f"{site}/{name}", theme=theme)
         assert page.evaluate("document.documentElement.dataset.theme") == theme
-        worst = contrast(page, ".bd-article p, .bd-article li, .bd-article h1, .bd-article h2, .adadp-figure svg text")
-        assert worst >= 4.5, name
+        for kind in READ:
+            assert contrast(page, kind) >= 4.5, (name, kind)
         page.context.close()
 
 
