@@ -85,6 +85,8 @@ def read_npz(path: Path, shape: tuple[int, ...]) -> RawData:
         DataError: as :func:`read_idx`.
     """
     try:
+        if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and speak of allow_pickle
+            raise DataError(f"{path} is not an npz file ({_looks_like(path)}); replace it or delete it")
         with np.load(path, allow_pickle=False) as archive:
             missing = [part for part in PARTS if part not in archive.files]
             if missing:
@@ -164,11 +166,26 @@ def checked(arrays: dict[str, np.ndarray], source: Path, shape: tuple[int, ...],
     return RawData(**good, provenance=provenance)
 
 
+def _looks_like(path: Path) -> str:
+    """What a file that is no archive seems to be."""
+    with path.open("rb") as file:
+        start = file.read(512)
+    if not start:
+        return "it is empty"
+    if start.lstrip().lower().startswith((b"<!doctype", b"<html", b"<head", b"<?xml")):
+        return "it is a web page, as servers send in place of a file"
+    return "it is cut off or damaged" if start.startswith(b"PK") else "it is of another kind"
+
+
 def reason(error: BaseException) -> str:
-    """The first line of what went wrong, without the file's name: for the end of a message."""
+    """The first line that says what went wrong, without the file's name: for the end of a message."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror.lower()
     if isinstance(getattr(error, "reason", None), Exception):  # urllib wraps what really happened
         return reason(error.reason)  # pyright: ignore[reportAttributeAccessIssue]
-    lines = str(error).splitlines()
-    return lines[0][:100] if lines else type(error).__name__
+    if "allow_pickle" in str(error):
+        return "it holds Python objects, which are not trusted"
+    lines = [line.strip() for line in str(error).splitlines()]
+    # torchvision puts headings before what happened, and servers may have said nothing at all
+    said = [line for line in lines if line and not line.endswith(":") and line not in ("None", "<urlopen error >")]
+    return said[0][:100] if said else "no reason given" if lines else type(error).__name__

@@ -3,6 +3,7 @@
 import os
 import pickle
 import socket
+import urllib.error
 from pathlib import Path
 
 import numpy as np
@@ -235,6 +236,40 @@ def test_damaged_npz(folder):
     fails("mnist", path)
 
 
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "mnist-5k"])
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [(b"<!DOCTYPE html>\n<html><body>404</body></html>", "a web page"), (b"  <html lang='en'>", "a web page"),
+     (b"", "it is empty"), (b"PK\x03\x04 and no more", "cut off"), (b"\x80\x04]", "of another kind")],
+)  # fmt: skip
+def test_what_is_no_npz_says_what_it_is(folder, name, content, word):
+    (folder / f"{name}.npz").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        load(name)
+    message = str(caught.value)
+    assert word in message and f"{name}.npz" in message and "replace it or delete it" in message
+    assert "pickle" not in message, "numpy's hint would have readers trust a web page"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError(""), "RuntimeError"),
+        (RuntimeError("\n\n"), "no reason given"),
+        (urllib.error.URLError(""), "no reason given"),
+        (urllib.error.URLError(TimeoutError()), "TimeoutError"),
+        (urllib.error.URLError(OSError(111, "Connection refused")), "connection refused"),
+        (
+            RuntimeError("Error downloading a.gz:\nTried https://x/, got:\nHTTP Error 404: Not Found\n"),
+            "HTTP Error 404",
+        ),
+        (RuntimeError("Error downloading a.gz:\nTried https://x/, got:\n<urlopen error >\n"), "no reason given"),
+    ],
+)
+def test_a_reason_is_never_empty(error, said):
+    assert readers.reason(error).startswith(said)
+
+
 class _Touch:
     """A pickle that makes a file if it is trusted."""
 
@@ -245,7 +280,7 @@ class _Touch:
 def test_pickles_are_not_trusted(folder, monkeypatch):
     monkeypatch.setenv("TRAP", str(folder / "trap"))
     np.savez(folder / "mnist.npz", **arrays(x_train=np.array([_Touch()], dtype=object)))
-    fails("mnist", folder / "mnist.npz")
+    fails("mnist", folder / "mnist.npz", "Python objects, which are not trusted")
     pytest.importorskip("torchvision")
     own = folder / "cifar-10-batches-py"
     own.mkdir()
