@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install book serve test test-all lint results bench clean constraints
+.PHONY: help install book serve test test-all lint links results bench clean constraints
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,10 @@ lint: $(VENV)/.dev  ## style, types, notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 	@$(BIN)/pyright --warnings --pythonpath $(BIN)/python
 	@$(BIN)/nbstripout --verify --keep-id $(wildcard notebooks/*.ipynb)
+
+links: $(VENV)/.book  ## follow the book's links to other hosts (needs the network)
+	@$(BIN)/adadp book
+	@$(BIN)/jupyter-book build _build/src --builder linkcheck --path-output _build/links
 
 results: $(VENV)/.book  ## say which stored runs exist and which are missing
 	@$(BIN)/adadp results status

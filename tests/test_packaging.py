@@ -75,7 +75,7 @@ def test_wrong_python_is_refused_by_name(tmp_path):
     assert not (tmp_path / "venv").exists()
 
 
-@pytest.mark.parametrize("name", [".ci/run"])
+@pytest.mark.parametrize("name", [".ci/run", ".ci/publish"])
 def test_scripts_are_executable_and_parse(name):
     assert os.access(ROOT / name, os.X_OK)
     subprocess.run(["bash", "-n", name], cwd=ROOT, check=True)
