@@ -384,7 +384,6 @@ def test_published_weights_are_read_as_a_list_of_tensors(small_cifar, cache, mon
     assert (cache / "conv_layers.pt").exists()
 
 
-@needs_cifar
 def test_own_weights_are_taken_where_no_others_are(small_cifar, cache):
     (small_cifar / features.WEIGHTS_NPZ).unlink()
     assert not data.available("cifar10", features="conv") and data.available("cifar10")
@@ -403,6 +402,7 @@ def test_what_would_be_downloaded_is_not_available(folder, cache):
     assert not data.available("mnist"), "an empty folder is no data"
 
 
+@needs_cifar
 def test_prepared_weights_are_the_published_ones(cache):
     _, _, said = features.load_weights(Path(REAL), cache)
     assert said.endswith("(sha256 04bc4082f4b8)")
