@@ -5,7 +5,6 @@ import shlex
 from pathlib import Path
 
 import pytest
-import torch
 
 from adadp.cli import main
 
@@ -13,14 +12,11 @@ ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_eight_lines_run():
+def test_the_first_example_runs_as_it_stands(capsys, cache):
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.S)
-    assert "steps=30000)" in code
-    x = torch.randn(400, 1, 28, 28)
-    names = {"x": x, "y": torch.randint(10, (400,)), "generator": torch.Generator().manual_seed(0)}
-    names["model"] = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
-    exec(code.replace("steps=30000)", "steps=4)"), names)
-    assert names["optimizer"].accepted == 2
+    names: dict = {}
+    exec(code, names)
+    assert names["optimizer"].accepted == 100 and 0 < float(capsys.readouterr().out) < 10
 
 
 @pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#]+)", TEXT))))
