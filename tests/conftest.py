@@ -1,6 +1,7 @@
 """Shared by every test: one torch thread (more than the free cores is ten times slower), and a private cache."""
 
 import os
+import signal
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background: processes of tests would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)
 settings.register_profile("adadp", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("adadp")

@@ -425,7 +425,7 @@ def undisturbed(tmp_path_factory, few):
 def test_kill_in_the_middle_of_a_run(tmp_path, few, undisturbed):
     stored, cache = tmp_path / "stored", tmp_path / "cache"
     process = start(stored, few, cache)
-    wait_for(lambda: list(cache.glob("checkpoints/*.pt")), process)
+    wait_for(lambda: any((cache / "checkpoints" / f"{c.id}.pt").exists() for c in few), process)  # after the pilots
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not list(stored.glob("*/*.json")), "nothing half-written"
@@ -439,7 +439,8 @@ def test_kill_in_the_middle_of_a_run(tmp_path, few, undisturbed):
 def test_kill_in_the_middle_of_a_write(tmp_path, few, undisturbed):
     stored, cache = tmp_path / "stored", tmp_path / "cache"
     slow = "import pathlib, time\nwas = pathlib.Path.replace\ndef hang(self, target):\n"
-    slow += "    if str(target).endswith('.json'): time.sleep(600)\n    return was(self, target)\n"
+    slow += "    if str(target).startswith(sys.argv[1]) and str(target).endswith('.json'): time.sleep(600)\n"
+    slow += "    return was(self, target)\n"
     slow += "pathlib.Path.replace = hang"
     process = start(stored, few, cache, slow)
     wait_for(lambda: list(stored.glob("*/.*.tmp")), process)
