@@ -27,10 +27,11 @@ from adadp.step_size import Controller
 # gradient       sum over the batch            mean over the batch           none: lr is in the units of p.grad
 #
 # Neither keeps the extrapolated iterate (advance = "extrapolated"), which costs nothing more and has order two.
+# "recommended" won on held-out training images of MNIST, 100 epochs (`adadp results table recommended`).
 VARIANTS = {
     "as_printed": {"lr": 0.1, "tol": 1.0, "exponent": 1.0, "advance": "euler", "discard": False},
     "reference_code": {"lr": 1e-3, "tol": 10**-0.5, "exponent": 0.5, "advance": "half_steps", "discard": True},
-    "recommended": {"lr": 0.1, "tol": 10**-0.5, "exponent": 0.5, "advance": "half_steps", "discard": False},
+    "recommended": {"lr": 0.1, "tol": 0.1778, "exponent": 0.5, "advance": "half_steps", "discard": False},
 }
 
 _LAW = ("tol", "alpha_min", "alpha_max", "exponent", "discard")

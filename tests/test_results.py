@@ -8,8 +8,10 @@ import pytest
 
 from adadp.experiments import execution, grids, results, tables
 from adadp.experiments.configs import from_dict
-from adadp.experiments.private import PRINTED, private
+from adadp.experiments.plan import Grid
+from adadp.experiments.private import PRINTED, private, recommended
 from adadp.experiments.verification import verify
+from adadp.optimizer import VARIANTS
 
 
 def record(config, accuracy=(0.5, 0.9), **changes) -> dict:
@@ -288,3 +290,13 @@ def test_packaged_epsilons_are_those_of_the_accountants_now():
         now = tuple(epsilon(**known, accountant=a) for a in ("moments", "pld"))
         assert len(stored) == 1, f"runs at sigma {sigma:g} disagree about epsilon"
         assert next(iter(stored)) == pytest.approx(now, rel=1e-3)
+
+
+def test_the_recommended_variant_is_the_one_that_the_stored_selection_chose():
+    chosen = recommended(Grid(results.load(results.PACKAGED)))
+    assert chosen == VARIANTS["recommended"]
+
+
+def test_a_table_tells_the_curves_of_a_role_apart():
+    rows = tables.table("recommended", results.load(results.PACKAGED))
+    assert len({(r["sigma"], r["tol"], r["advance"], r["discard"], r["decay_from"]) for r in rows}) == len(rows) > 4

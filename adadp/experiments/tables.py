@@ -81,15 +81,22 @@ def table(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
     """One row a curve that has a stored run, settings in order.
 
     Returns:
-        rows with role, setting, lr, seeds (stored/planned), accuracy (final, percent, mean over seeds), range (lowest
+        rows with role, setting, lr, what else differs within a role, seeds (stored/planned), accuracy (final, percent, mean over seeds), range (lowest
         to highest seed), epsilon under both accountants after the last epoch (private runs), and data (their
         provenance). Rows of timing runs have the median seconds of an epoch of each method instead of an accuracy.
     """
     stored = [c for c in curves(experiment, records, profile) if c["records"]]
-    return sorted((_curve_row(curve) for curve in stored), key=lambda row: (row.get("sigma", 0), row.get("random", 0)))
+    rows = [_curve_row(curve, _differing([c for c in stored if c["role"] == curve["role"]])) for curve in stored]
+    return sorted(rows, key=lambda row: (row.get("sigma", 0), row.get("random", 0)))
 
 
-def _curve_row(curve: dict) -> dict:
+def _differing(same_role: list[dict]) -> list[str]:
+    """Fields of the configs, beside those that every table shows, that tell the curves of a role apart."""
+    first, shown = same_role[0]["config"], {"noise_multiplier", "lr", "random_fraction", "batch_size", "model", "seed"}
+    return [n for n in first if n not in shown and any(c["config"].get(n) != first[n] for c in same_role)]
+
+
+def _curve_row(curve: dict, differing: list[str]) -> dict:
     """The row of one curve."""
     config, rows = curve["config"], curve["records"][0]["rows"]
     data = "; ".join(dict.fromkeys(r["data"] for r in curve["records"]))
@@ -102,7 +109,8 @@ def _curve_row(curve: dict) -> dict:
     else:
         row |= {"random": config["random_fraction"], "batch_size": config["batch_size"]}
     numbers = summary(curve)
-    row |= {"lr": config["lr"], "seeds": f"{numbers['seeds']}/{curve['planned']}"}
+    row |= {"lr": config["lr"]} | {name: config[name] for name in differing}
+    row |= {"seeds": f"{numbers['seeds']}/{curve['planned']}"}
     row |= {"accuracy": round(100 * numbers["final"], 2)}
     if numbers["seeds"] > 1:
         row |= {"range": f"{100 * numbers['low'][-1]:.2f} to {100 * numbers['high'][-1]:.2f}"}
