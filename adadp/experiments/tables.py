@@ -81,9 +81,10 @@ def table(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
     """One row a curve that has a stored run, settings in order.
 
     Returns:
-        rows with role, setting, lr, what else differs within a role, seeds (stored/planned), accuracy (final, percent, mean over seeds), range (lowest
-        to highest seed), epsilon under both accountants after the last epoch (private runs), and data (their
-        provenance). Rows of timing runs have the median seconds of an epoch of each method instead of an accuracy.
+        rows with role, setting, lr, what else differs within a role, seeds (stored/planned), accuracy (final, percent,
+        mean over seeds), range (lowest to highest seed), epsilon under both accountants after the last epoch (private
+        runs), and data (their provenance). Rows of timing runs have the median seconds of an epoch of each method
+        instead of an accuracy.
     """
     stored = [c for c in curves(experiment, records, profile) if c["records"]]
     rows = [_curve_row(curve, _differing([c for c in stored if c["role"] == curve["role"]])) for curve in stored]
