@@ -7,6 +7,7 @@ PyTorch. What the first cell of a copy installs is taken out again, so that ever
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -49,7 +50,8 @@ def python_313() -> str:
 def pip(python: Path, *arguments: str) -> subprocess.CompletedProcess:
     """Run pip in an environment."""
     command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+    environment = {k: v for k, v in os.environ.items() if k != "PIP_QUIET"}  # quiet, pip lists nothing
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
 def frozen(python: Path) -> dict[str, str]:
