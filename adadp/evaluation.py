@@ -10,7 +10,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, x: Tensor, y: Tensor, *, loss: Loss, batch_size: int = 1000
+    model: nn.Module, x: Tensor, y: Tensor, *, loss: Loss, batch_size: int | None = None
 ) -> tuple[float | None, float | None]:
     """Accuracy (0..1) and mean loss in evaluation mode; every module's mode is restored afterwards.
 
@@ -19,13 +19,16 @@ def evaluate(
         x: examples (N, ...), moved to the model's device a batch at a time.
         y: labels (N,).
         loss: (output, y) -> (B,).
-        batch_size: examples at once.
+        batch_size: examples at once. None: 1000, but 50 on the CPU, whose cache then holds what a convolution returns
+            (the CIFAR-10 network is judged three times as fast).
 
     Returns:
         (None, None) for no examples.
     """
     if len(x) == 0:
         return None, None
+    if batch_size is None:
+        batch_size = 50 if next(model.parameters(), x).device.type == "cpu" else 1000
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
