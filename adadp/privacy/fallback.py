@@ -83,7 +83,7 @@ def part(x, index: slice):
     """The examples ``index`` of an input."""
     if isinstance(x, dict):
         return {key: value[index] for key, value in x.items()}
-    return type(x)([value[index] for value in x]) if isinstance(x, (tuple, list)) else x[index]
+    return [value[index] for value in x] if isinstance(x, (tuple, list)) else x[index]
 
 
 def batch_size(x, y: Tensor, mask: Tensor | None) -> int:

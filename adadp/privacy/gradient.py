@@ -72,6 +72,8 @@ class PrivateGradient:
         ``backward`` twice before a step          the second overwrites ``grad``: nothing accumulates and no
                                                   ``zero_grad`` is needed; account for both
         padding, marked by ``mask``               absent: not in the sum, not in the loss
+        examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone
+        loss uses the model's parameters          refused
         autocast                                  norms, sums and noise in the parameters' own precision
         parameters in half precision              refused: rounding would break the bound on the norm
         sigma = 0, C = inf                        the plain gradient of sum(losses) / E
@@ -133,10 +135,12 @@ class PrivateGradient:
             The mean loss of the batch, a 0-dim tensor; 0 for an empty batch. NOT private.
 
         Raises:
-            ValueError: shapes that do not fit together, a loss that is not one value an example, a batch norm in
-                training mode.
-            RuntimeError: an operation that cannot be differentiated one example at a time.
+            ValueError: shapes that do not fit together, a loss that is not one value an example or that uses the
+                model's parameters, a batch norm in training mode.
+            RuntimeError: an operation that cannot be differentiated one example at a time; ``torch.inference_mode``.
         """
+        if torch.is_inference_mode_enabled():
+            raise RuntimeError("no gradients can be had under torch.inference_mode(): call backward outside of it")
         fallback.check_model(self.model)
         params = fallback.trainable(self.model)
         size = fallback.batch_size(x, y, mask)
@@ -180,7 +184,7 @@ class PrivateGradient:
         """Factors f_i / E of one physical batch, and which examples count at all (None: every one)."""
         if not terms:
             return None, keep
-        norms = joint_norms(list(terms.values()), losses.dtype)
+        norms = joint_norms(list(terms.values()))
         factors = clip_factors(self.clipping, norms, self.max_grad_norm).div_(self.expected_batch_size)
         if losses.device.type != "cpu" or not math.isfinite(float(norms.sum())):  # a look costs nothing on a CPU only
             finite = torch.isfinite(norms)

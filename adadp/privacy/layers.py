@@ -55,14 +55,30 @@ def _sum(values: Tensor, dims: tuple[int, ...], param: Tensor) -> Tensor:
     return values.sum(dims, dtype=param.dtype) if dims else values.to(param.dtype)
 
 
-# Function -> (where weight and bias stand among its arguments, rule). What other functions use goes to the fallback.
+def _map(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether ``F.linear`` has a matrix and a bias for each output; a vector or a shared bias has other gradients."""
+    return weight.dim() == 2 and (bias is None or bias.numel() == len(weight))
+
+
+def _batched(input: Tensor, weight: Tensor, *_, **__) -> bool:
+    """Whether a convolution's input has a first dimension for examples."""
+    return input.dim() == weight.dim()
+
+
+def _always(*_, **__) -> bool:
+    """No form of the arguments is special."""
+    return True
+
+
+# Function -> (where weight and bias stand among its arguments, rule, whether the rule is made for such arguments).
+# What other functions and forms use goes to the fallback.
 _FIRST, _LATER = {"weight": 1, "bias": 2}, {"weight": 2, "bias": 3}
-RULES: dict[Callable, tuple[dict[str, int], Callable]] = {
-    F.linear: (_FIRST, linear),
-    F.conv1d: (_FIRST, convolution),
-    F.conv2d: (_FIRST, convolution),
-    F.conv3d: (_FIRST, convolution),
-    F.embedding: ({"weight": 1}, embedding),
-    F.layer_norm: (_LATER, layer_norm),
-    F.group_norm: (_LATER, group_norm),
+RULES: dict[Callable, tuple[dict[str, int], Callable, Callable]] = {
+    F.linear: (_FIRST, linear, _map),
+    F.conv1d: (_FIRST, convolution, _batched),
+    F.conv2d: (_FIRST, convolution, _batched),
+    F.conv3d: (_FIRST, convolution, _batched),
+    F.embedding: ({"weight": 1}, embedding, _always),
+    F.layer_norm: (_LATER, layer_norm, _always),
+    F.group_norm: (_LATER, group_norm, _always),
 }

@@ -59,7 +59,7 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func not in RULES:
+        if func not in RULES or not RULES[func][2](*args, **kwargs):
             return func(*args, **kwargs)
         return self._layer(func, args, kwargs)
 
@@ -70,13 +70,16 @@ class Recorder(TorchFunctionMode):
             value = args[place] if place < len(args) else kwargs.get(name)
             if id(value) in self.wanted:
                 params[name] = value
-                (plain, plain_kw)[place >= len(args)][place if place < len(args) else name] = value.detach()
+                # It still asks for a gradient, so that what is saved for the backward pass is what a checkpointed block
+                # saves when it runs again without this mode; nobody wants that gradient, so it is never computed.
+                other = value.detach().requires_grad_()
+                (plain, plain_kw)[place >= len(args)][place if place < len(args) else name] = other
         out = func(*plain, **plain_kw)
         if not params:
             return out
         edge = None
         if torch.is_grad_enabled():
-            if not out.requires_grad or out._base is not None:
+            if out._base is not None:
                 out = _Root.apply(out, _TOKEN)
             edge = torch.autograd.graph.get_gradient_edge(out)
         elif self.differentiable:
@@ -93,8 +96,8 @@ _TOKEN = torch.zeros((), requires_grad=True)  # makes a root need a gradient; re
 class _Root(torch.autograd.Function):
     """The same values as a graph node of their own, no copy.
 
-    A first layer's output needs one because nothing before it asks for a gradient; and an output that is a view needs
-    one because a later in-place operation (``ReLU(inplace=True)``) would move it to another place in the graph.
+    An output that is a view needs one because a later in-place operation (``ReLU(inplace=True)``) would move it to
+    another place in the graph.
     """
 
     @staticmethod

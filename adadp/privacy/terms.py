@@ -33,8 +33,7 @@ class Dense:
 
     def add_sum(self, out: Tensor, factors: Tensor, keep: Tensor | None) -> None:
         """Add sum_i factors_i grads_i to ``out``, in place; rows where ``keep`` is False do not enter at all."""
-        rows = zero_rows(self.grads, keep).reshape(len(factors), -1)
-        out.add_((factors @ rows).view(out.shape))
+        out.add_((factors @ as_rows(zero_rows(self.grads, keep))).view(out.shape))
 
 
 class Outer:
@@ -81,10 +80,11 @@ def exact(device: torch.device | None):
             yield
 
 
-def joint_norms(terms: list, dtype: torch.dtype) -> Tensor:
-    """2-norm of each example's whole gradient, all parameters together, shape (B,)."""
-    norms = [term.norm().to(dtype) for term in terms]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms), dim=0)
+def joint_norms(terms: list) -> Tensor:
+    """2-norm of each example's whole gradient, all parameters together, shape (B,), in the parameters' widest type."""
+    norms = [term.norm() for term in terms]
+    dtype = torch.float64 if any(norm.dtype == torch.float64 for norm in norms) else torch.float32
+    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack([n.to(dtype) for n in norms]), dim=0)
 
 
 def chunks(n: int, elements: int, device: torch.device) -> list[slice]:
@@ -95,7 +95,12 @@ def chunks(n: int, elements: int, device: torch.device) -> list[slice]:
 
 def row_norms(rows: Tensor) -> Tensor:
     """2-norm over everything but the first dimension, shape (B,)."""
-    return torch.linalg.vector_norm(rows if rows.dim() == 2 else rows.flatten(1), dim=1)
+    return torch.linalg.vector_norm(as_rows(rows), dim=1)
+
+
+def as_rows(values: Tensor) -> Tensor:
+    """One row an example, (B, n); n is 1 for a parameter that is a single number."""
+    return values if values.dim() == 2 else values.flatten(1) if values.dim() > 2 else values.unsqueeze(1)
 
 
 def gram_norms(a: Tensor, g: Tensor) -> Tensor:

@@ -1,0 +1,209 @@
+"""Models that a private gradient could get wrong in silence: odd shapes, checkpoints, examples that see each other."""
+
+import copy
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_private_gradient import assert_matches_loop, labels, loop, mlp, private
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Vector(nn.Module):
+    """``F.linear`` with a vector, a bias that all outputs share, and a parameter that is one number."""
+
+    def __init__(self):
+        super().__init__()
+        self.vector, self.shared = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(1))
+        self.matrix, self.number = nn.Parameter(torch.randn(3, 5)), nn.Parameter(torch.randn(()))
+
+    def forward(self, x):
+        return F.linear(self.number * torch.tanh(F.linear(x, self.vector)), self.matrix, self.shared)
+
+
+class Unbatched(nn.Module):
+    """A convolution that takes the batch for its channels where the batch has one example."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.last = nn.Conv1d(1, 2, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        h = self.conv(x[:, 0]) if len(x) == 1 else self.conv(x)
+        return self.last(h.reshape(len(x), -1))
+
+
+class Checkpointed(nn.Module):
+    """A block that runs again in the backward pass; all its sizes are that of the batch on purpose."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 4), nn.Linear(4, 3)
+        self.block = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.LayerNorm(4), nn.Linear(4, 4), nn.Tanh())
+
+    def forward(self, x):
+        return self.last(checkpoint(self.block, torch.tanh(self.first(x)), use_reentrant=False))
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
+
+
+class Sorted(Pair):
+    """The first layer sees the examples in another order."""
+
+    def forward(self, x):
+        order = torch.argsort(x[:, 0])
+        return self.last(torch.tanh(self.first(x[order]))[torch.argsort(order)])
+
+
+class Reversed(Pair):
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x.flip(0))).flip(0))
+
+
+class Centred(Pair):
+    """A batch statistic written by hand. For one example alone it is nothing: the loop's gradient of it, and ours."""
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.last(h - 0.1 * h.mean(0))
+
+
+MODELS = {
+    "vector, shared bias, number": (Vector, (5, 4)),
+    "without a batch dimension": (Unbatched, (1, 6)),
+    "checkpoint": (Checkpointed, (6,)),
+    "sorted": (Sorted, (6,)),
+    "reversed": (Reversed, (6,)),
+    "centred": (Centred, (6,)),
+}
+
+
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("name", MODELS)
+def test_equals_the_loop(name, size):
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    assert_matches_loop(make(), torch.randn(size, *shape), labels(size))
+
+
+def test_a_parameter_without_elements():
+    class Empty(Pair):
+        def __init__(self):
+            super().__init__()
+            self.nothing = nn.Parameter(torch.zeros(3, 0))
+
+        def forward(self, x):
+            return self.last(torch.tanh(self.first(x))) + self.nothing.sum()
+
+    assert_matches_loop(Empty(), torch.randn(4, 6), labels(4))
+
+
+def test_a_checkpointed_block_needs_no_fallback():
+    grad = private(Checkpointed())
+    grad.backward(torch.randn(4, 6), labels(4))
+    assert not grad._per_example.without_rule
+
+
+@pytest.mark.parametrize("make", [Sorted, Centred])
+def test_mixing_is_noticed_after_a_batch_of_one(make):
+    """The first batch cannot show it, and the second is in order by chance."""
+    torch.manual_seed(0)
+    grad = private(make())
+    for x in (torch.randn(1, 6), torch.ones(2, 6), torch.randn(8, 6)):
+        grad.backward(x, labels(len(x)))
+    assert grad._per_example.without_rule == {id(p) for p in grad.model.parameters()}
+
+
+def test_a_mode_of_a_module_inside_is_looked_at():
+    """Dropout that begins to draw later: rules and fallback must not see different masks."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.PReLU(), nn.Dropout(0.5), nn.Linear(5, 3))
+    model[2].eval()
+    grad = private(model)
+    for _ in range(2):
+        grad.backward(torch.randn(4, 6), labels(4))
+        assert grad._per_example.without_rule == {id(model[1].weight)}
+    model[2].train()
+    grad.backward(torch.randn(4, 6), labels(4))
+    assert grad._per_example.without_rule == {id(p) for p in model.parameters()}
+
+
+@pytest.mark.parametrize("change", ["copied", "layer replaced"])
+def test_new_parameters_get_their_rules(change):
+    grad = private(mlp())
+    grad.backward(torch.randn(4, 6), labels(4))
+    if change == "copied":
+        grad = copy.deepcopy(grad)
+    else:
+        grad.model[4] = nn.Linear(5, 3)
+    x = torch.randn(4, 6)
+    grad.backward(x, labels(4))
+    assert not grad._per_example.without_rule
+    for p, g in zip(grad.model.parameters(), loop(grad.model, x, labels(4), 0.5, 5), strict=True):
+        torch.testing.assert_close(p.grad, g, rtol=1e-5, atol=1e-7)
+
+
+def test_a_penalty_inside_the_loss_is_refused():
+    """The fallback would leave it out."""
+    model = mlp()
+    weight = model[0].weight
+
+    def loss(output, y):
+        return F.cross_entropy(output, y, reduction="none") + weight.square().sum()
+
+    with pytest.raises(ValueError, match=r"loss must depend on the output and y alone.*penalty"):
+        private(model, loss=loss).backward(torch.randn(4, 6), labels(4))
+
+
+def test_inference_mode_is_refused():
+    """Else a model of one layer would get pure noise without a word."""
+    with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
+        private(nn.Linear(6, 3)).backward(torch.randn(4, 6), labels(4))
+
+
+def test_no_grad_is_no_obstacle():
+    model, x = mlp(), torch.randn(4, 6)
+    with torch.no_grad():
+        private(model).backward(x, labels(4))
+    for p, g in zip(model.parameters(), loop(model, x, labels(4), 0.5, 5), strict=True):
+        torch.testing.assert_close(p.grad, g, rtol=1e-5, atol=1e-7)
+
+
+def test_a_named_tuple_is_cut_up_like_a_tuple():
+    class Inputs(NamedTuple):
+        x: Tensor
+        scale: Tensor
+
+    class Scaled(Pair):
+        def forward(self, x, scale):
+            return self.last(torch.tanh(self.first(x * scale)))
+
+    torch.manual_seed(0)
+    model, x = Scaled(), Inputs(torch.randn(5, 6), torch.randn(5, 6))
+    ends = []
+    for physical in (None, 2):
+        private(model, max_physical_batch_size=physical).backward(x, labels(5))
+        ends.append([p.grad for p in model.parameters()])
+    torch.testing.assert_close(*ends)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_losses_in_half_precision_do_not_round_the_norms(dtype):
+    """Norms rounded to 8 bits would let gradients pass that are longer than C."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 1))
+
+    def loss(output, y):
+        return (3 * output[:, 0]).to(dtype)
+
+    for _ in range(20):
+        grad = private(model, max_grad_norm=1.0, expected_batch_size=1, loss=loss)
+        grad.backward(torch.randn(1, 6), torch.zeros(1))
+        norm = torch.sqrt(sum(p.grad.square().sum() for p in model.parameters()))
+        assert norm == pytest.approx(1, abs=1e-5)
