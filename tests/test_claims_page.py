@@ -2,6 +2,7 @@
 
 import html
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -124,6 +125,8 @@ def test_an_earlier_rule_is_shown_below_the_new_one(monkeypatch, good):
     page = draw.Cards(found)._repr_html_()
     assert page.index("New words") < page.index("By an earlier rule: Old words")
     assert report.tally(found) == {HOLDS: 1}, "only today's rules are counted"
+    others = [replace(found[0], verdict=replace(found[0].verdict, verdict=name)) for name in (INCOMPLETE, FAILS, FAILS)]
+    assert draw.counts([*others, *found]) == "1 holds, 2 do not hold, 1 still waiting for runs"
 
 
 def test_a_claim_without_a_rule_is_not_testable_here():

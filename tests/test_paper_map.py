@@ -18,6 +18,11 @@ def test_every_experiment_and_no_other_is_listed():
     assert set(re.findall(r"^\| `([\w-]+)`", section, re.M)) == set(grids.EXPERIMENTS)
 
 
+def test_every_row_has_the_columns_of_its_table():
+    for table in re.findall(r"(?:^\|.*\n)+", TEXT, re.M):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in table.splitlines()}) == 1, table
+
+
 def test_every_claim_is_listed():
     section = TEXT.split("## Claims")[1]
     listed = {name for row in re.findall(r"^\| (`[^|]+)\|", section, re.M) for name in re.findall(r"`([\w-]+)`", row)}

@@ -21,6 +21,7 @@ from adadp.publishing.build import build_book
 from adadp.publishing.execute import Page, environment
 
 ROOT = Path(__file__).resolve().parents[1]
+COMMIT = 5 * "0123abcd"
 PARAMETERS = 'profile = "quick"\nseed = 0\ndevice = "cpu"'
 QUICK = {"profile": "quick", "seed": 0, "device": "cpu"}
 
@@ -56,7 +57,9 @@ def root(tmp_path, monkeypatch):
     shutil.copy2(ROOT / "book" / "references.bib", root / "book")
     shutil.copy2(ROOT / "_config.yml", root)
     (root / "_toc.yml").write_text("format: jb-book\nroot: book/index\nchapters:\n  - file: notebooks/page\n")
-    (root / "book" / "index.md").write_text("# Book\n\nLoss {glue:text}`../notebooks/page.ipynb::loss:.2f`.\n")
+    (root / "book" / "index.md").write_text(
+        f"# Book\n\nLoss {{glue:text}}`../notebooks/page.ipynb::loss:.2f` in commit {COMMIT} of it.\n"
+    )
     write(root, GOOD)
     monkeypatch.setenv("ADADP_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("ADADP_COMMIT", "0123456789abcdef")
@@ -296,7 +299,9 @@ def test_launch_buttons_and_copies_with_an_address(root):
     page = (index.parent / "notebooks/page.html").read_text()
     assert "https://colab.research.google.com/github/org/name/blob/gh-pages/launch/notebooks/page.ipynb" in page
     assert "https://mybinder.org/v2/gh/org/name/0123abc?urlpath=lab/tree/notebooks/page.ipynb" in page
-    assert "launch-buttons" not in (index.parent / "book/index.html").read_text(), "prose has nothing to execute"
+    prose = (index.parent / "book/index.html").read_text()
+    assert "launch-buttons" not in prose, "prose has nothing to execute"
+    assert f'<a href="https://github.com/org/name/commit/{COMMIT}">' in prose
     copied = nbk.read(index.parent / "launch/notebooks/page.ipynb")
     first, second, *_ = [c for c in copied.cells if c.cell_type == "code"]
     assert "adadp @ git+https://github.com/org/name@0123abc" in first.source
@@ -308,6 +313,8 @@ def test_launch_buttons_and_copies_with_an_address(root):
     lines(root=root)
     page = (index.parent / "notebooks/page.html").read_text()
     _no_launch_buttons(page)
+    prose = (index.parent / "book/index.html").read_text()
+    assert COMMIT in prose and f"/commit/{COMMIT}" not in prose, "a commit of no known repository leads nowhere"
     assert not (index.parent / "launch").exists(), "built locally there is nothing to launch"
 
 
@@ -527,6 +534,16 @@ def test_provenance_of_each_data_set_once(tmp_path):
         nbformat.write(nb, tmp_path / f"{i}.ipynb")
         executed.append(Page(f"{i}", tmp_path / f"{i}.ipynb"))
     assert provenance.data_lines(executed) == ["MNIST (official)", "CIFAR-10 (JPEG copy)"]
+
+
+def test_pages_without_data_are_named_where_no_page_has_any(monkeypatch):
+    for said, shown in ((["no data: noise", "MNIST."], "MNIST"), (["no data: noise"], "no data: noise")):
+        monkeypatch.setattr(provenance.nbk, "read", lambda path: path)
+        monkeypatch.setattr(provenance.nbk, "recorded", lambda said: {"provenance": said})
+        data = provenance.data_lines([Page(line, line) for line in said])
+        facts = {"date": "", "commit": "", "profile": "", "seed": 0, "device": "", "data": data}
+        assert sphinx_extension.origin(facts).count("Data: ") == 1
+        assert f"Data: {shown}.</p>" in sphinx_extension.origin(facts)
 
 
 def test_commit_is_that_of_the_repository(tmp_path, monkeypatch):

@@ -125,7 +125,7 @@ def store(experiment, folder, profile="paper", leave=0):
 def test_the_stored_grid_is_taken_once_it_is_whole(tmp_path):
     cells = store("tol-grid", tmp_path, leave=1)
     grid, said = tol_grid.stored(334_336, folder=tmp_path)
-    assert grid is None and said == "62 of the 63 full-size runs are stored; `adadp run tol-grid` makes the others."
+    assert grid is None and said == "62 of the 63 full-size runs are stored; adadp run tol-grid makes the others."
     store("tol-grid", tmp_path)
     grid, said = tol_grid.stored(334_336, folder=tmp_path)
     assert said == "63 stored runs of 20 epochs, one seed each."
@@ -188,7 +188,7 @@ def test_federated_says_where_there_is_no_run():
 def test_stored_federated_runs_are_taken_once_they_are_whole(tmp_path):
     store("fed-lr", tmp_path, "laptop", leave=2)
     runs, said, _ = federated_lr.stored(folder=tmp_path)
-    assert runs is None and re.match(r"142 of the 144 runs of size laptop are stored; `adadp run fed-lr --pro", said)
+    assert runs is None and re.match(r"142 of the 144 runs of size laptop are stored; adadp run fed-lr --pro", said)
     store("fed-lr", tmp_path, "laptop")
     runs, said, data = federated_lr.stored(folder=tmp_path)
     assert said == "144 stored runs of size laptop." and data == "made up"

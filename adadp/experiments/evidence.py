@@ -15,6 +15,7 @@ REFERENCE_ONLY = "holds only in the reference code's variant"
 FAILS = "does not hold"
 UNTESTABLE = "not testable here"
 INCOMPLETE = "not complete yet"
+VERDICTS = (HOLDS, REFERENCE_ONLY, FAILS, UNTESTABLE, INCOMPLETE)
 
 
 def profile_of(experiment: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from adadp.experiments import claims, grids
 from adadp.experiments.configs import Config
-from adadp.experiments.evidence import INCOMPLETE, Claim, Evidence, MissingRuns, Verdict, judge, profile_of
+from adadp.experiments.evidence import VERDICTS, Claim, Evidence, MissingRuns, Verdict, judge, profile_of
 from adadp.experiments.federated_execution import PER_CLIENT
 from adadp.experiments.plan import SEEDS
 from adadp.experiments.results import grouped
@@ -165,12 +165,12 @@ def spread(values: list[float]) -> str:
 
 
 def tally(found: list[Report]) -> dict[str, int]:
-    """How often each verdict was given, by today's rules."""
+    """How often each verdict was given, by today's rules, the best one first."""
     counts: dict[str, int] = {}
     for one in found:
         if not one.earlier:
             counts[one.verdict.verdict] = counts.get(one.verdict.verdict, 0) + 1
-    return dict(sorted(counts.items(), key=lambda item: item[0] == INCOMPLETE))
+    return {verdict: counts[verdict] for verdict in VERDICTS if verdict in counts}
 
 
 def rules_before_runs(records: dict) -> tuple[int, int]:

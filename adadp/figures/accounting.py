@@ -25,8 +25,8 @@ COLUMNS = {  # heading -> arguments of `adadp.epsilon`
 }
 SEARCHES = {  # heading -> arguments of `adadp.privacy.tuned_epsilon`
     "one run": {"method": "composed", "runs": 1},
-    "best of ~10, logarithmic": {"method": "logarithmic", "runs": 10},
-    "best of ~10, Poisson": {"method": "poisson", "runs": 10},
+    "~10 runs, logarithmic": {"method": "logarithmic", "runs": 10},
+    "~10 runs, Poisson": {"method": "poisson", "runs": 10},
     "grid of 9, composed": {"method": "composed", "runs": 9},
 }
 

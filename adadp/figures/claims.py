@@ -1,6 +1,7 @@
 """The claims of the paper with their verdicts, as cards on a page and as text: computed from what is stored."""
 
 import html
+import re
 import textwrap
 from collections.abc import Sequence
 from importlib import resources
@@ -83,8 +84,19 @@ def counts(found: Sequence[Report]) -> str:
     >>> counts([])
     'no claim'
     """
-    said = [f"{count} {WORDS.get(verdict, verdict)}" for verdict, count in tally(list(found)).items()]
-    return ", ".join(said) or "no claim"
+    return ", ".join(_counted(*pair) for pair in tally(list(found)).items()) or "no claim"
+
+
+def _counted(verdict: str, count: int) -> str:
+    """A verdict with how often it was given.
+
+    >>> _counted("holds", 1), _counted("does not hold", 2), _counted("not complete yet", 3)
+    ('1 holds', '2 do not hold', '3 still waiting for runs')
+    """
+    words = WORDS.get(verdict, verdict)
+    if count != 1:
+        words = re.sub(r"^(holds|does)\b", lambda found: {"holds": "hold", "does": "do"}[found[0]], words)
+    return f"{count} {words}"
 
 
 def in_words(report: Report) -> str:

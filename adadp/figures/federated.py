@@ -124,10 +124,9 @@ def split_explorer(tables: Mapping[float, np.ndarray]):
         table = tables[percent]
         fig = split({f"{percent:g} % random": table})
         own = statistics.fmean(np.sort(row)[-2:].sum() / row.sum() for row in table)
-        numbers = {"two most frequent classes": f"{100 * own:.0f} % of a client's data"}
-        return View(
-            fig, numbers, f"{percent:g} % dealt out at random: {numbers['two most frequent classes']}, of {classes}."
-        )
+        share = f"{100 * own:.0f} % of a client's data"
+        says = f"{percent:g} % dealt out at random: two of the {classes} classes make up {share}."
+        return View(fig, {"two most frequent classes": share}, says)
 
     labels, units = {"percent": "uniformly random"}, {"percent": "%"}
     return explorer(
@@ -178,7 +177,7 @@ def _rows(columns: Mapping[str, Sequence]) -> list[dict]:
 def in_words(runs: Mapping[str, Sequence[Rows]], command: str) -> str:
     """Final accuracies in plain text, or which command makes the runs that are not stored."""
     if not runs:
-        return f"No runs of this size are stored yet; `{command}` makes them."
+        return f"No runs of this size are stored yet; {command} makes them."
     lines = []
     for name, seeds in runs.items():
         ends = [100 * rows[-1]["test_accuracy"] for rows in seeds]

@@ -28,7 +28,7 @@ def stored(profile: str = "laptop", folder=None) -> tuple[Runs | None, str, str]
     known, planned = (sum(n) for n in zip(*((len(c["records"]), c["planned"]) for c in curves), strict=True))
     if known < planned:
         command = f"adadp run {EXPERIMENT} --profile {profile}"
-        return None, f"{known} of the {planned} runs of size {profile} are stored; `{command}` makes the others.", ""
+        return None, f"{known} of the {planned} runs of size {profile} are stored; {command} makes the others.", ""
     found: dict = {}
     for curve in curves:
         config = curve["config"]

@@ -68,7 +68,7 @@ def stored(num_parameters: int, *, records: int = 60_000, folder=None) -> tuple[
     known = [curve for curve in curves if curve["records"]]
     if len(known) < len(curves):
         command = f"adadp run {EXPERIMENT}"
-        return None, f"{len(known)} of the {len(curves)} full-size runs are stored; `{command}` makes the others."
+        return None, f"{len(known)} of the {len(curves)} full-size runs are stored; {command} makes the others."
     runs = {}
     for curve in curves:
         columns = curve["records"][0]["rows"]

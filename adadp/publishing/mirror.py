@@ -78,4 +78,6 @@ def set_address(src: Path, address: tuple[str, str] | None, pages_branch: str, b
             settings["launch_buttons"]["colab_url"] = COLAB
         html |= {"use_repository_button": True, "use_issues_button": True, "use_edit_page_button": False}
         settings["sphinx"]["config"] |= {"html_extra_path": [PUBLISHED], "adadp_launch": [commit, pages_branch]}
+    else:  # Jupyter Book would put its own repository in, and the commits that a page quotes would lead there
+        settings["repository"] = {"url": ""}
     config.write_text(yaml.safe_dump(settings, allow_unicode=True, sort_keys=False), encoding="utf-8")

@@ -70,7 +70,7 @@ def origin(facts: dict[str, Any]) -> str:
         '<p class="adadp-origin">Built 2026-01-02 from commit abc, profile quick, seed 0, on cpu.</p>'
     """
     line = "Built {date} from commit {commit}, profile {profile}, seed {seed}, on {device}.".format(**facts)
-    data = "".join(f" Data: {d.rstrip('.')}." for d in facts["data"])
+    data = f" Data: {'; '.join(d.rstrip('.') for d in facts['data'])}." if facts["data"] else ""
     return f'<p class="adadp-origin">{html.escape(line + data)}</p>'
 
 
