@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from adadp.privacy import arguments, fallback
 from adadp.privacy.clipping import check_clipping, clip_factors
+from adadp.privacy.exact import exact
 from adadp.privacy.per_example import PerExample
-from adadp.privacy.terms import exact, joint_norms
+from adadp.privacy.terms import joint_norms
 
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
@@ -74,7 +75,8 @@ class PrivateGradient:
         padding, marked by ``mask``               absent: not in the sum, not in the loss
         examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone
         loss uses the model's parameters          refused
-        autocast                                  norms, sums and noise in the parameters' own precision
+        autocast, TF32                            norms, sums and noise in the parameters' own precision
+        an example's positions cancel each other  its norm is taken as larger than rounding could have made it
         parameters in half precision              refused: rounding would break the bound on the norm
         sigma = 0, C = inf                        the plain gradient of sum(losses) / E
         ========================================  ==========================================================
@@ -197,6 +199,11 @@ def _check_noise_scale(C: float, sigma: float, E: float) -> None:
     if sigma > 0 and math.isinf(C):
         raise ValueError(
             "max_grad_norm must be finite when there is noise: its scale is max_grad_norm * noise_multiplier"
+        )
+    if sigma > 0 and C < 1e-15:
+        raise ValueError(
+            f"max_grad_norm={C:g} is too small: the squares of norms near it vanish in single precision, and nothing "
+            "would be clipped; bring it nearer to 1"
         )
     if sigma > 0 and not 1e-30 < C * sigma / E < 1e30:
         raise ValueError(

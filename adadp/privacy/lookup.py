@@ -6,7 +6,7 @@ Shapes: B examples, T positions an example, V rows of the embedding, D its width
 import torch
 from torch import Tensor
 
-from adadp.privacy.terms import Outer, as_3d, chunks, root, row_norms, scale_rows
+from adadp.privacy.terms import Outer, as_3d, chunks, doubt, root, row_norms, scale_rows
 
 
 class Lookup:
@@ -25,7 +25,8 @@ class Lookup:
         parts = []
         for c in chunks(b, 2 * t * t, self.g.device):
             same = self.ids[c].unsqueeze(2) == self.ids[c].unsqueeze(1)
-            parts.append((torch.bmm(self.g[c], self.g[c].mT) * same).sum((1, 2)))
+            squares = (torch.bmm(self.g[c], self.g[c].mT) * same).sum((1, 2))
+            parts.append(squares + doubt(torch.linalg.vector_norm(self.g[c], dim=2).sum(1)))
         return root(torch.cat(parts))
 
     def _scatter(self, c: slice) -> Tensor:
@@ -37,14 +38,16 @@ class Lookup:
         """The per-example gradients, shape (B, V, D)."""
         return self._scatter(slice(None))
 
-    def dot(self, outer: Outer) -> Tensor:
-        """Inner products with the contributions of a linear map that shares the parameter, shape (B,).
+    def dot(self, outer: Outer) -> tuple[Tensor, Tensor]:
+        """Inner products with the contributions of a linear map that shares the parameter, and their doubt, (B,) each.
 
         sum over t, s of g^out_s[ids_t] * (g_t . a_s): the output gradient is read at the rows that were looked up.
         """
         a, g = as_3d(outer.a), as_3d(outer.g)
         at_rows = torch.gather(g, 2, self.ids.unsqueeze(1).expand(-1, g.shape[1], -1))  # (B, S, T)
-        return (at_rows * torch.bmm(a, self.g.mT)).sum((1, 2))
+        products = (at_rows * torch.bmm(a, self.g.mT)).sum((1, 2))
+        lengths = torch.linalg.vector_norm(a, dim=2).unsqueeze(2) * torch.linalg.vector_norm(self.g, dim=2).unsqueeze(1)
+        return products, doubt((at_rows.abs() * lengths).sum((1, 2)).sqrt())
 
     def add_sum(self, out: Tensor, factors: Tensor, keep: Tensor | None) -> None:
         """Add sum_i factors_i grads_i to ``out``, row by row."""

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from adadp.privacy import fallback
+from adadp.privacy.exact import exact
 from adadp.privacy.recording import Recorder
-from adadp.privacy.terms import Dense, as_rows, exact
+from adadp.privacy.terms import Dense, as_rows
 from adadp.privacy.tied import merge
 
 FEW = 8  # examples with which a model is tried out

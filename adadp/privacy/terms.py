@@ -9,11 +9,10 @@ Bu et al., arXiv 2210.00038).
 Shapes: B examples, T positions an example (time, pixels), I inputs, O outputs.
 """
 
-from contextlib import contextmanager
-
 import torch
 from torch import Tensor
 
+GUARD = 8  # roundings that a sum of squares is trusted with; costs a norm of T positions at most 4 T of them
 CHUNK = {"cpu": 1 << 18, "cuda": 1 << 26}  # elements of scratch: a core's cache, a small part of a card
 
 
@@ -69,17 +68,6 @@ class Outer:
         out.addmm_(g.t(), a)
 
 
-@contextmanager
-def exact(device: torch.device | None):
-    """No graph and no autocast: norms and sums are taken in the parameters' own precision."""
-    with torch.no_grad():
-        if device is not None and torch.is_autocast_enabled(device.type):
-            with torch.autocast(device.type, enabled=False):
-                yield
-        else:
-            yield
-
-
 def joint_norms(terms: list) -> Tensor:
     """2-norm of each example's whole gradient, all parameters together, shape (B,), in the parameters' widest type."""
     norms = [term.norm() for term in terms]
@@ -105,7 +93,9 @@ def as_rows(values: Tensor) -> Tensor:
 
 def gram_norms(a: Tensor, g: Tensor) -> Tensor:
     """|sum_t g_t a_t^T|, shape (B,): its square is the sum over t, s of (a_t . a_s)(g_t . g_s)."""
-    return root(torch.bmm(a, a.mT).mul_(torch.bmm(g, g.mT)).sum((1, 2)))
+    aa, gg = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
+    length = torch.sqrt(aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sum(1)
+    return root(aa.mul_(gg).sum((1, 2)) + doubt(length))
 
 
 def zero_rows(rows: Tensor, keep: Tensor | None) -> Tensor:
@@ -116,6 +106,15 @@ def zero_rows(rows: Tensor, keep: Tensor | None) -> Tensor:
 def scale_rows(rows: Tensor, factors: Tensor, keep: Tensor | None) -> Tensor:
     """factors_i rows_i, and zeros where ``keep`` is False."""
     return zero_rows(rows, keep) * factors.view(-1, *[1] * (rows.dim() - 1))
+
+
+def doubt(length: Tensor) -> Tensor:
+    """What rounding may have taken from a squared norm, when the parts that it was summed from are so long together.
+
+    Where an example's positions cancel each other, the squares are differences of large numbers, and without this the
+    norm could come out as zero while the sum, which is not squared, holds a gradient far longer than C.
+    """
+    return length.square() * (GUARD * torch.finfo(length.dtype).eps)
 
 
 def root(squares: Tensor) -> Tensor:

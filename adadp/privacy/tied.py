@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from adadp.privacy.lookup import Lookup
-from adadp.privacy.terms import Dense, Outer, as_3d, root
+from adadp.privacy.terms import Dense, Outer, as_3d, doubt, root
 
 
 class Tied:
@@ -16,7 +16,8 @@ class Tied:
     def norm(self) -> Tensor:
         """|e + l|, shape (B,), from |e|^2 + |l|^2 + 2 e.l."""
         squares = self.lookup.norm().square_() + self.outer.norm().square_()
-        return root(squares + 2 * self.lookup.dot(self.outer))
+        products, unsure = self.lookup.dot(self.outer)
+        return root(squares + 2 * products + 2 * unsure + doubt(squares.sqrt()))
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, V, D)."""

@@ -1,0 +1,126 @@
+"""Rounding must not let an example through: cancelling positions, shortened products, a very small C."""
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_private_gradient import private
+from torch import nn
+
+from adadp.privacy import exact as exact_module
+from adadp.privacy.exact import exact
+from adadp.privacy.terms import row_norms
+
+
+class Tied(nn.Module):
+    """An embedding and a linear map with one parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(50, 64))
+
+    def forward(self, x, a):
+        return F.embedding(x, self.weight), F.linear(a, self.weight)
+
+
+LENGTH = 1e3
+
+
+def linear(u, v, slight):
+    """Two positions with the same input and all but opposite gradients; what is left of them is slight."""
+    weights = torch.stack([u, slight / LENGTH - u])
+    return nn.Linear(64, 64, bias=False), LENGTH * v.expand(1, 2, 64), lambda out, y: (out * weights).sum((1, 2))
+
+
+def conv(u, v, slight):
+    _, x, loss = linear(u, v, slight)
+    return nn.Conv1d(64, 64, 1, bias=False), x.mT, lambda out, y: loss(out.mT, y)
+
+
+def embedding(u, v, slight):
+    """One row that is looked up twice."""
+    weights = torch.stack([LENGTH * u, slight - LENGTH * u])
+    return nn.Embedding(50, 64), torch.full((1, 2), 7), lambda out, y: (out * weights).sum((1, 2))
+
+
+def tied(u, v, slight):
+    """Two rows that are looked up, and what a linear map adds to the same rows."""
+    a = LENGTH * torch.stack([u, v])[None]
+    x = {"x": torch.tensor([[7, 8]]), "a": a}
+    return Tied(), x, lambda out, y: (out[0] * (slight - a)).sum((1, 2)) + out[1][:, 0, 7] + out[1][:, 1, 8]
+
+
+@pytest.mark.parametrize("case", [linear, conv, embedding, tied])
+def test_positions_that_cancel_each_other_do_not_escape_the_bound(case):
+    """A squared norm is then a difference of large numbers: 0 by rounding, with a gradient longer than C behind it."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        model, x, loss = case(torch.randn(64), torch.randn(64), torch.randn(64) / 3)
+        grad = private(model, max_grad_norm=1.0, expected_batch_size=1, loss=loss)
+        grad.backward(x, torch.zeros(1))
+        assert not grad._per_example.without_rule
+        (weight,) = model.parameters()
+        assert 0 < weight.grad.double().norm() <= 1 + 1e-3
+
+
+def test_the_allowance_for_rounding_is_small():
+    """Gradients of random positions are clipped to C as before, to five digits."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64, bias=False)
+    grad = private(model, max_grad_norm=1.0, expected_batch_size=1, loss=lambda out, y: out.square().sum((1, 2)))
+    grad.backward(torch.randn(1, 8, 64), torch.zeros(1))
+    assert float(model.weight.grad.norm()) == pytest.approx(1, abs=2e-5)
+
+
+SWITCHES = {"cpu": exact_module._FULL["cpu"], "cuda": exact_module._FULL["card"]}
+
+
+@pytest.mark.parametrize("kind", SWITCHES)
+@pytest.mark.parametrize("chosen", ["highest", "high", "medium"])
+def test_products_are_not_shortened_inside_and_are_as_set_afterwards(kind, chosen):
+    def found():
+        return [getattr(*switch) for switch in SWITCHES[kind].switches], torch.get_float32_matmul_precision()
+
+    torch.set_float32_matmul_precision(chosen)
+    try:
+        before = found()
+        with pytest.raises(KeyError), exact(torch.device(kind)):
+            values, matmul = found()
+            assert matmul == "highest" and set(values) <= {"ieee", "none", False}
+            with exact(torch.device(kind)):
+                pass
+            assert found() == (values, matmul)
+            raise KeyError
+        assert found() == before
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_the_last_thread_restores_what_the_first_one_found():
+    torch.set_float32_matmul_precision("medium")
+    inside, leave = threading.Event(), threading.Event()
+
+    def other():
+        with exact(torch.device("cpu")):
+            inside.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=other)
+    try:
+        with exact(torch.device("cpu")):
+            thread.start()
+            assert inside.wait(30)
+        assert torch.get_float32_matmul_precision() == "highest"  # the other one still needs it
+        leave.set()
+        thread.join(30)
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        leave.set()
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_a_c_whose_square_vanishes_is_refused():
+    with pytest.raises(ValueError, match=r"max_grad_norm=1e-20 is too small"):
+        private(nn.Linear(2, 2), max_grad_norm=1e-20, noise_multiplier=1e3)
+    assert row_norms(torch.full((1, 3), 1e-15)) > 0  # what is allowed can be measured
