@@ -347,9 +347,9 @@ torch.set_num_threads(1)
 x, y = torch.randn(1000, 3, 32, 32), torch.randint(10, (1000,))
 clients = [(x[i], y[i]) for i in adadp.federated.split_iid(y, 100, torch.Generator().manual_seed(0))]
 make = lambda p: adadp.ADADP(p, lr=0.01, tol=0.1, discard=True)
-fed = adadp.federated.FederatedAveraging(adadp.models.cifar_cnn(), clients, make, batch_size=10, participation=0.1)
+fed = adadp.federated.FederatedAveraging(adadp.models.cifar_cnn(), clients, make, batch_size=10)
 peaks = []
-fed.run(1, progress=False)  # all the library's own buffers are there after the first round
+fed.run(1, progress=False)  # all clients send weights; all the library's own buffers are there afterwards
 fed.participation = 0.02
 note = lambda **_: peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 fed.run(50, progress=False, callbacks=[note])

@@ -116,6 +116,25 @@ def test_same_config_same_record_interrupted_or_not(record, tmp_path):
     assert again["within_rounds"] == record["within_rounds"]
 
 
+@pytest.mark.filterwarnings("ignore:round")
+def test_a_run_that_breaks_down_is_stored_as_guessing(tmp_path):
+    """So that a grid of lr has an end; a run that only raised would keep the grid from ever being complete."""
+    config = federated("sgd", random_fraction=0.0, lr=1e6, **TINY | {"rounds": 3})
+    broken = execute(config, device="cpu")
+    assert 1 <= broken["diverged"] <= 2
+    assert broken["rows"]["round"] == [1, 2, 3] and broken["rows"]["test_accuracy"][-1] == 0.1
+    results.save(broken, "fed-lr", tmp_path)
+    (stored,) = results.load(tmp_path).values()
+    assert stored["diverged"] == broken["diverged"] and stored["rows"]["lr"][-1] == [1e6] * 5
+    assert runner._fault(stored) is None
+
+
+def test_a_constant_lr_is_not_traced_within_rounds():
+    """Hundreds of runs are stored, and the store travels with the package."""
+    record = execute(federated("sgd", random_fraction=0.0, lr=0.01, **TINY), device="cpu")
+    assert record["within_rounds"] == {"round": [], "lr": []} and "error" not in record["rows"]
+
+
 def test_runner_carries_out_the_quick_profile(tmp_path, cache):
     report = runner.run("fed-rounds", "quick", limit=2, folder=tmp_path, progress=False, device="cpu")
     assert len(report.new) == 2

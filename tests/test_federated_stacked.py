@@ -286,7 +286,7 @@ def test_models_that_cannot_be_stacked_are_named(reason):
 
 def test_data_loss_and_privacy_that_cannot_be_stacked_are_named():
     clients = make_clients(EVEN)
-    clients[1] = (clients[1][0].float(), clients[1][1])
+    clients[1] = (clients[1][0].long(), clients[1][1])
     with pytest.raises(ValueError, match=r"stacked=True.*shape or type of an input.*stacked=False"):
         run(True, PEERS["SGD"], clients=clients)
     with pytest.raises(ValueError, match=r"stacked=True.*one value an example.*stacked=False"):

@@ -1,5 +1,6 @@
 """Splits are partitions, keep sizes, and refuse what cannot be."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -62,6 +63,34 @@ def test_dirichlet_is_a_partition(alpha, seed):
     _check_partition(split_dirichlet(labels, 5, alpha, gen(seed), min_size=0), 500)
 
 
+@given(alpha=st.floats(1e-300, 1e100), seed=st.integers(0, 999))
+def test_dirichlet_is_a_partition_at_any_alpha(alpha, seed):
+    labels = torch.arange(4).repeat(10)
+    _check_partition(split_dirichlet(labels, 5, alpha, gen(seed), min_size=0), 40)
+
+
+@given(
+    values=st.lists(st.integers(-1000, 1000), min_size=2, max_size=12, unique=True),
+    cut=st.integers(1, 11),
+    fraction=st.floats(0, 1),
+    dtype=st.sampled_from([torch.int16, torch.int32, torch.int64]),
+    seed=st.integers(0, 99),
+)
+def test_classes_may_have_any_numbers_and_dtype(values, cut, fraction, dtype, seed):
+    cut = min(cut, len(values) - 1)
+    groups = [np.array(values[:cut]), torch.tensor(values[cut:])]
+    labels = torch.tensor(values, dtype=dtype).repeat(7)
+    parts = split_by_groups(labels, groups, fraction, gen(seed))
+    _check_partition(parts, len(labels))
+    assert [len(p) for p in parts] == [7 * cut, 7 * (len(values) - cut)]
+
+
+@pytest.mark.parametrize("labels", [list(range(10)) * 5, np.arange(10, dtype=np.uint16).repeat(5)])
+def test_labels_may_be_lists_and_arrays(labels):
+    _check_partition(split_by_groups(labels, PAIRS, 0.5, gen()), 50)
+    _check_partition(split_iid(labels, np.int64(3), gen()), 50)
+
+
 def test_dirichlet_skew_falls_with_alpha():
     labels = torch.arange(10).repeat_interleave(500)
 
@@ -94,6 +123,11 @@ def test_same_generator_same_split():
         (PAIRS, -0.1, "random_fraction"),
         (PAIRS, 1.1, "random_fraction"),
         (PAIRS, float("nan"), "random_fraction"),
+        (PAIRS, "0.5", "random_fraction"),
+        (PAIRS, None, "random_fraction"),
+        ([*PAIRS[:4], (4, 7.5)], 0.0, "whole numbers"),
+        (["19", "08"], 0.0, "whole numbers"),
+        (list(range(10)), 0.0, "whole numbers"),
     ],
 )
 def test_wrong_groups_are_refused(groups, fraction, message):
@@ -101,13 +135,13 @@ def test_wrong_groups_are_refused(groups, fraction, message):
         split_by_groups(torch.arange(10).repeat(5), groups, fraction, gen())
 
 
-@pytest.mark.parametrize("clients", [0, -1, 2.0, True, 51])
+@pytest.mark.parametrize("clients", [0, -1, 2.0, True, 51, None, "2"])
 def test_wrong_numbers_of_clients_are_refused(clients):
     with pytest.raises(ValueError, match="clients"):
         split_iid(torch.arange(10).repeat(5), clients, gen())
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf"), 1e308, "1", None])
 def test_wrong_alpha_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha"):
         split_dirichlet(torch.arange(10).repeat(5), 2, alpha, gen())
@@ -122,7 +156,8 @@ def test_dirichlet_that_cannot_be_met_is_refused():
 
 
 @pytest.mark.parametrize(
-    "labels", [torch.zeros(0, dtype=torch.int64), torch.zeros(4), torch.zeros(2, 2, dtype=torch.int64)]
+    "labels",
+    [torch.zeros(0, dtype=torch.int64), torch.zeros(4), torch.zeros(2, 2, dtype=torch.int64), torch.zeros(4) * 1j],
 )
 def test_wrong_labels_are_refused(labels):
     with pytest.raises(ValueError, match="labels"):

@@ -12,12 +12,12 @@ import torch
 from adadp import models
 from adadp.data import Dataset
 from adadp.experiments.configs import FederatedRun
-from adadp.federated import FederatedAveraging, split_by_groups
+from adadp.federated import FederatedAveraging, NoUsableClient, split_by_groups
 
 COLUMNS = ("round", "test_accuracy", "test_loss")
 PER_CLIENT = ("lr", "error", "accepted", "discarded")
 TRACED_ROUNDS = (1, 2, 3, 5, 10, 20, 40, 100, 200)
-TRACE = 25  # learning rates kept of each traced round and client
+TRACE = 25  # learning rates kept of each traced round and client, where they change at all
 
 
 def groups_of(config: FederatedRun) -> list[tuple[int, ...]]:
@@ -68,24 +68,39 @@ def build(config: FederatedRun, data: Dataset, device: str) -> FederatedAveragin
         keep_lr=config.keep_lr,
         reduction=config.reduction,
         test_data=(data.x_test, data.y_test),
-        trace=TRACE,
+        trace=TRACE if config.method == "adadp" else 0,
         generator=torch.Generator().manual_seed(order),
         device=device,
     )
 
 
 def run_federated(config: FederatedRun, *, device: str, checkpoint: Path | None, on_epoch: Callable) -> dict:
-    """Run all rounds; accuracy after each, what every client reports, and the learning rates within some rounds."""
+    """Run all rounds; accuracy after each, what every client reports, and the learning rates within some rounds.
+
+    A run in which no client has finite weights any more is a result too (a grid of learning rates has an end where
+    training breaks down): its rounds from there on count as guessing, and ``diverged`` names the first of them.
+    """
     from adadp.experiments.execution import dataset
 
     data = dataset(config.dataset, None, 0)
-    loop = build(config, data, device)
-    history = loop.run(config.rounds, progress=False, checkpoint=checkpoint, callbacks=[lambda **_: on_epoch()])
-    rows: dict = {name: [row[name] for row in history.rows] for name in COLUMNS}
-    rows |= {name: [row[name] for row in history.rows] for name in PER_CLIENT}
-    traced = [row for row in history.rows if row["round"] in TRACED_ROUNDS or row["round"] == config.rounds]
+    loop, found = build(config, data, device), {}
+    try:
+        history = loop.run(config.rounds, progress=False, checkpoint=checkpoint, callbacks=[lambda **_: on_epoch()])
+    except NoUsableClient as error:
+        history, found = error.history, {"diverged": len(error.history.rows) + 1}
+    done = history.rows + [_guess(config, n) for n in range(len(history.rows) + 1, config.rounds + 1)]
+    columns = COLUMNS + (PER_CLIENT if config.method == "adadp" else PER_CLIENT[:1])
+    traced = [row for row in done if row.get("lrs") and row["round"] in (*TRACED_ROUNDS, config.rounds)]
     within = {"round": [row["round"] for row in traced], "lr": [row["lrs"] for row in traced]}
-    return {"rows": rows, "within_rounds": within, "first_epoch": {}, "data": data.provenance}
+    rows = {name: [row[name] for row in done] for name in columns}
+    return {"rows": rows, "within_rounds": within, "first_epoch": {}, "data": data.provenance} | found
+
+
+def _guess(config: FederatedRun, number: int) -> dict:
+    """The row of a round in which there are no weights to speak of."""
+    groups = groups_of(config)
+    row = {"round": number, "test_accuracy": 1 / sum(map(len, groups)), "test_loss": None}
+    return row | {"lr": [config.lr] * len(groups)} | {n: [None] * len(groups) for n in PER_CLIENT[1:]}
 
 
 @lru_cache(maxsize=16)

@@ -11,6 +11,7 @@ _HOME = {
     "client_update": "client",
     "average": "averaging",
     "FederatedAveraging": "rounds",
+    "NoUsableClient": "rounds",
 }
 __all__ = sorted(_HOME)
 

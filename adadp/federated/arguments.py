@@ -1,12 +1,35 @@
 """What federated averaging accepts as arguments."""
 
+from adadp.privacy import arguments
 
-def check_arguments(clients, batch_size, local_epochs, participation, reduction, privacy, stacked) -> None:
+PRIVACY = {"max_grad_norm", "noise_multiplier", "clipping", "max_physical_batch_size"}
+
+
+def check_arguments(clients, privacy, *, reduction, stacked, **values) -> None:
     """Refuse what cannot be run, naming it.
 
     Raises:
         ValueError: see :class:`adadp.federated.FederatedAveraging`.
     """
+    _check_clients(clients)
+    arguments.function("client_optimizer", values["client_optimizer"], "parameters -> optimizer")
+    arguments.function("loss", values["loss"], "(output, y) -> one value an example")
+    for name, low in (("batch_size", 1), ("local_epochs", 1), ("trace", 0)):
+        arguments.count(name, values[name], low=low)
+    arguments.real("participation", values["participation"], high=1, open_low=True)
+    arguments.flag("keep_lr", values["keep_lr"])
+    arguments.delta(values["delta"])
+    arguments.choice("reduction", reduction, ("mean", "sum"))
+    if stacked not in (True, False, None):
+        raise ValueError(f"stacked must be True, False or None, got {stacked!r}")
+    if privacy is not None:
+        _check_privacy(privacy)
+        if reduction != "mean":
+            raise ValueError("reduction='sum' has no meaning with privacy: private gradients are averaged")
+
+
+def _check_clients(clients) -> None:
+    """At least one, and each with as many labels as inputs."""
     if len(clients) == 0:
         raise ValueError("clients must hold at least one (x, y)")
     for number, (x, y) in enumerate(clients):
@@ -14,19 +37,13 @@ def check_arguments(clients, batch_size, local_epochs, participation, reduction,
             raise ValueError(f"clients[{number}] has no data: leave it out")
         if len(x) != len(y):
             raise ValueError(f"clients[{number}] has {len(x)} inputs but {len(y)} labels")
-    for name, value in (("batch_size", batch_size), ("local_epochs", local_epochs)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
-    if not 0 < participation <= 1:
-        raise ValueError(f"participation must be above 0 and at most 1, got {participation}")
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction must be 'mean' or 'sum', got {reduction!r}")
-    if stacked not in (True, False, None):
-        raise ValueError(f"stacked must be True, False or None, got {stacked!r}")
-    if privacy is not None:
-        if set(privacy) - {"max_grad_norm", "noise_multiplier", "clipping", "max_physical_batch_size"}:
-            raise ValueError(f"privacy takes max_grad_norm, noise_multiplier, clipping, got {sorted(privacy)}")
-        if not {"max_grad_norm", "noise_multiplier"} <= set(privacy):
-            raise ValueError("privacy needs max_grad_norm and noise_multiplier")
-        if reduction != "mean":
-            raise ValueError("reduction='sum' has no meaning with privacy: private gradients are averaged")
+
+
+def _check_privacy(privacy) -> None:
+    """Known keywords only; their values are those of :class:`adadp.PrivateGradient`, which checks the rest."""
+    if set(privacy) - PRIVACY:
+        raise ValueError(f"privacy takes {', '.join(sorted(PRIVACY))}, got {', '.join(sorted(privacy))}")
+    if not {"max_grad_norm", "noise_multiplier"} <= set(privacy):
+        raise ValueError("privacy needs max_grad_norm and noise_multiplier")
+    arguments.noise_multiplier(privacy["noise_multiplier"])
+    arguments.max_grad_norm(privacy["max_grad_norm"])

@@ -13,13 +13,21 @@ from adadp.evaluation import evaluate, memory_format, pick_device
 from adadp.federated.arguments import check_arguments
 from adadp.federated.averaging import average
 from adadp.federated.client import ClientReport, Loss, client_generator, client_update
+from adadp.federated.continuing import restore, state_of
 from adadp.federated.stackable import NotStackable
 from adadp.federated.stacked import StackedClients
 from adadp.history import History
+from adadp.privacy import arguments
 from adadp.privacy.accounting import MomentsAccountant
 from adadp.privacy.gradient import PrivateGradient
 from adadp.progress import progress_bar
 from adadp.training import cross_entropy
+
+
+class NoUsableClient(RuntimeError):
+    """No client of a round sent weights that are finite; ``history`` holds the rounds before it."""
+
+    history: History | None = None
 
 
 class FederatedAveraging:
@@ -52,11 +60,14 @@ class FederatedAveraging:
     Raises:
         ValueError: a client without data, or a bad argument, named; ``stacked=True`` where clients cannot be stacked,
             with the reason (from ``run`` where it lies in the optimizer).
+        TypeError: ``client_optimizer`` or ``loss`` is no function.
 
     Guarantees:
         One client, one round, participation 1: the same weights as :func:`adadp.train`, bit for bit. The same seed
         gives the same result on one machine, interrupted or not. A client that returns a value that is not finite is
-        left out of the average and named in a warning and in the history; a round without any usable client raises.
+        left out of the average and named in a warning and in the history; a round without any usable client raises. A
+        client that fails ends the run with an error that names it, and the round leaves nothing behind: model, kept
+        learning rates and ledgers are those of the round before.
 
     >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
     <torch._C.Generator object at ...>
@@ -89,7 +100,9 @@ class FederatedAveraging:
         generator: torch.Generator | None = None,
         device: str | torch.device = "auto",
     ) -> None:
-        check_arguments(clients, batch_size, local_epochs, participation, reduction, privacy, stacked)
+        given = dict(batch_size=batch_size, local_epochs=local_epochs, participation=participation, keep_lr=keep_lr)
+        given |= dict(client_optimizer=client_optimizer, loss=loss, trace=trace, delta=delta)
+        check_arguments(clients, privacy, reduction=reduction, stacked=stacked, **given)
         self.device = pick_device(device)
         self.model = model.to(self.device)
         self._layout = memory_format(model)
@@ -103,6 +116,7 @@ class FederatedAveraging:
         self.ledgers = [MomentsAccountant() for _ in clients] if privacy else None
         self._seed = int(torch.randint(2**62, (), generator=generator))
         self._lrs: list[list[float] | None] = [None] * len(clients)
+        self._done, self._ended = 0, {}  # rounds so far; lr at the end of the round that is under way
         self._local = copy.deepcopy(self.model)  # every client trains in this one copy: memory stays flat
         self.stacked, self._stack = stacked, self._make_stack(stacked)
 
@@ -110,23 +124,33 @@ class FederatedAveraging:
         """Run ``rounds`` rounds and return their history; the averaged model is ``model``, in place.
 
         Args:
-            rounds: number of rounds in all; a run that is continued does what is left of them.
+            rounds: number of rounds; a run continued from a checkpoint does what is left of them. A second call
+                goes on from the first one's model and numbers its rounds on, so that no draw and no noise is repeated.
             progress: show a bar.
             checkpoint: a file in which everything is stored after each round; a later run continues from it, and the
                 file is removed at the end.
             callbacks: called after each round as ``callback(round=, model=, history=)``.
 
         Raises:
-            RuntimeError: no client of a round sent usable weights, or the checkpoint is corrupt or of another run.
+            NoUsableClient: no client of a round sent finite weights; it holds the history up to there.
+            RuntimeError: a client failed, or the checkpoint is corrupt or of
+                another run.
+            ValueError: ``rounds`` is no whole number, or less than the checkpoint holds.
         """
-        if isinstance(rounds, bool) or not isinstance(rounds, int) or rounds < 0:
-            raise ValueError(f"rounds must be a whole number of at least 0, got {rounds!r}")
-        history = self._restore(checkpoint)
+        rounds = arguments.count("rounds", rounds)
+        history = History() if checkpoint is None or not Path(checkpoint).exists() else restore(self, checkpoint)
+        if len(history.rows) > rounds:
+            raise ValueError(f"rounds={rounds} is less than the {len(history.rows)} that checkpoint {checkpoint} holds")
+        last = self._done - len(history.rows) + rounds
         with progress_bar(rounds, initial=len(history.rows), show=progress, unit="round") as bar:
-            for number in range(len(history.rows) + 1, rounds + 1):
-                history.rows.append(self._round(number))
+            for number in range(self._done + 1, last + 1):
+                try:
+                    history.rows.append(self._round(number))
+                except NoUsableClient as error:
+                    error.history = history
+                    raise
                 if checkpoint is not None:
-                    checkpoints.save(checkpoint, self._state(history))
+                    checkpoints.save(checkpoint, state_of(self, history))
                 for callback in callbacks:
                     callback(round=number, model=self.model, history=history)
                 bar.update()
@@ -141,20 +165,30 @@ class FederatedAveraging:
         states, reports, refused = [], [], []
         for client, report in self._train(drawn, number):
             state = {name: value.detach().clone() for name, value in self._local.state_dict().items()}
-            if all(bool(torch.isfinite(v).all()) for v in state.values() if v.is_floating_point()):
+            finite = all(bool(torch.isfinite(value).all()) for value in state.values())
+            if finite:
                 states.append(state)
-                reports.append((client, report))
-            else:
-                refused.append(client)
+            (reports if finite else refused).append((client, report))
         # 2. what is not finite is named and left out
         if refused:
-            warnings.warn(f"round {number}: weights of clients {refused} are not finite and left out", stacklevel=3)
+            names = [client for client, _ in refused]
+            warnings.warn(f"round {number}: weights of clients {names} are not finite and left out", stacklevel=3)
         if not states:
-            raise RuntimeError(f"round {number}: no client sent finite weights; lower the learning rate")
+            raise NoUsableClient(f"round {number}: no client sent finite weights; lower the learning rate")
         # 3. the mean, weighted by size, is the new global model
         self.model.load_state_dict(average(states, [report.examples for _, report in reports]))
+        self._finish(number, reports + refused)
         # 4. evaluate
-        return self._row(number, reports, refused)
+        return self._row(number, reports, [client for client, _ in refused])
+
+    def _finish(self, number: int, reports: list[tuple[int, ClientReport]]) -> None:
+        """Note what a round leaves behind besides the model; a client whose weights were refused drew noise as well."""
+        self._done = number
+        for client, report in reports:
+            self._lrs[client] = self._ended[client]
+            if self.ledgers is not None:
+                rate, sigma = min(1.0, self.batch_size / report.examples), self.privacy["noise_multiplier"]
+                self.ledgers[client].step(noise_multiplier=sigma, sample_rate=rate, num_steps=report.steps)
 
     def _make_stack(self, stacked: bool | None) -> StackedClients | None:
         """What trains all clients at once, if it is wanted and possible."""
@@ -196,7 +230,7 @@ class FederatedAveraging:
         generators = [client_generator(self._seed, number, client) for client in drawn]
         reports = self._stack.train(drawn, optimizers, generators)
         for client, lrs in zip(drawn, self._stack.rates(), strict=True):
-            self._lrs[client] = lrs
+            self._ended[client] = lrs
         return reports
 
     def _optimizer(self, client: int) -> torch.optim.Optimizer:
@@ -212,24 +246,15 @@ class FederatedAveraging:
         x, y = self.clients[client]
         self._local.load_state_dict(self.model.state_dict())
         optimizer = self._optimizer(client)
-        report = client_update(
-            self._local,
-            x,
-            y,
-            optimizer,
-            batch_size=self.batch_size,
-            local_epochs=self.local_epochs,
-            loss=self.loss,
-            generator=client_generator(self._seed, number, client),
-            gradient=self._gradient(len(x), client, number),
-            reduction=self.reduction,
-            trace=self.trace,
-        )
-        self._lrs[client] = [float(group["lr"]) for group in optimizer.param_groups]
-        if self.ledgers is not None:
-            rate = min(1.0, self.batch_size / len(x))
-            sigma = self.privacy["noise_multiplier"]
-            self.ledgers[client].step(noise_multiplier=sigma, sample_rate=rate, num_steps=report.steps)
+        gradient = self._gradient(len(x), client, number)
+        work = {name: getattr(self, name) for name in ("batch_size", "local_epochs", "loss", "reduction", "trace")}
+        order = client_generator(self._seed, number, client)
+        try:
+            report = client_update(self._local, x, y, optimizer, generator=order, gradient=gradient, **work)
+        except Exception as error:
+            message = f"round {number}: client {client} failed: {type(error).__name__}: {error}"
+            raise RuntimeError(message) from error
+        self._ended[client] = [float(group["lr"]) for group in optimizer.param_groups]
         return report
 
     def _gradient(self, examples: int, client: int, number: int) -> PrivateGradient | None:
@@ -265,33 +290,8 @@ class FederatedAveraging:
             row["epsilon"] = [self.ledgers[c].get_epsilon(delta=self.delta) for c, _ in reports]
         return row
 
-    def _state(self, history: History) -> dict:
-        """Everything that a later run needs to continue."""
-        ledgers = None if self.ledgers is None else [ledger.state_dict() for ledger in self.ledgers]
-        return {
-            "seed": self._seed,
-            "model": self.model.state_dict(),
-            "lrs": self._lrs,
-            "ledgers": ledgers,
-            "history": history.to_json(),
-        }
-
-    def _restore(self, checkpoint: str | Path | None) -> History:
-        """The history so far: empty, or what the checkpoint holds."""
-        if checkpoint is None or not Path(checkpoint).exists():
-            return History()
-        state = checkpoints.load(checkpoint)
-        if not isinstance(state, dict) or state.get("seed") != self._seed:
-            raise RuntimeError(
-                f"checkpoint {checkpoint} belongs to another run (other seed): remove it or name another"
-            )
-        self.model.load_state_dict(state["model"])
-        self._lrs = state["lrs"]
-        for ledger, saved in zip(self.ledgers or [], state["ledgers"] or [], strict=True):
-            ledger.load_state_dict(saved)
-        return History.from_json(state["history"])
-
     def _place(self, x: torch.Tensor) -> torch.Tensor:
-        """Examples on the device, in the memory layout of the model."""
-        x = x.to(self.device)
+        """Examples on the device, in the memory layout and the floating-point type of the model."""
+        like = next(self.model.parameters(), x)
+        x = x.to(self.device, like.dtype if like.is_floating_point() and x.is_floating_point() else x.dtype)
         return x.contiguous(memory_format=self._layout) if x.dim() == 4 else x

@@ -4,11 +4,13 @@ Every split returns one int64 index tensor a client. Together they are a partiti
 one client. Nothing is drawn but from the ``generator`` that is passed in.
 """
 
-import math
+import operator
 from collections.abc import Sequence
 
 import numpy as np
 import torch
+
+from adadp.privacy import arguments
 
 Split = list[torch.Tensor]
 
@@ -45,10 +47,9 @@ def split_by_groups(
     Reference: Section 6.2, Koskela & Honkela.
     """
     labels = _labels(labels)
-    if not 0.0 <= random_fraction <= 1.0:  # nan fails the comparison too
-        raise ValueError(f"random_fraction must be between 0 and 1, got {random_fraction}")
-    _check_groups(labels, groups)
-    own = [_shuffled(torch.isin(labels, torch.tensor(list(g))).nonzero().flatten(), generator) for g in groups]
+    random_fraction = arguments.real("random_fraction", random_fraction, high=1)
+    groups = _groups(labels, groups)
+    own = [_shuffled(torch.isin(labels, torch.tensor(g)).nonzero().flatten(), generator) for g in groups]
     given = [round(random_fraction * len(indices)) for indices in own]
     pool = _shuffled(torch.cat([i[:n] for i, n in zip(own, given, strict=True)]), generator)
     back = pool.split(given)
@@ -70,7 +71,7 @@ def split_iid(labels: torch.Tensor, clients: int, generator: torch.Generator | N
     [4, 3, 3]
     """
     labels = _labels(labels)
-    _check_clients(clients, len(labels))
+    clients = _clients(clients, len(labels))
     return list(torch.randperm(len(labels), generator=generator).tensor_split(clients))
 
 
@@ -88,7 +89,7 @@ def split_dirichlet(
     Args:
         labels: class of each example, int64, shape (N,).
         clients: number of clients, 1 to N.
-        alpha: concentration, above 0; the smaller, the more skewed (0.1 and 0.5 are usual).
+        alpha: concentration, above 0 and at most 1e100; the smaller, the more skewed (0.1 and 0.5 are usual).
         generator: source of randomness.
         min_size: least number of examples a client; the whole split is drawn again until it is met.
         attempts: how often to draw.
@@ -104,14 +105,13 @@ def split_dirichlet(
     Reference: Hsu, Qi, Brown (2019), "Measuring the effects of non-identical data distribution".
     """
     labels = _labels(labels)
-    _check_clients(clients, len(labels))
-    if not (alpha > 0 and math.isfinite(alpha)):
-        raise ValueError(f"alpha must be a finite number above 0, got {alpha}")
-    if not (isinstance(min_size, int) and 0 <= min_size * clients <= len(labels)):
+    clients = _clients(clients, len(labels))
+    alpha = arguments.real("alpha", alpha, open_low=True, high=1e100)  # their sum must not overflow
+    if arguments.count("min_size", min_size) * clients > len(labels):
         raise ValueError(f"min_size={min_size} cannot be met: {clients} clients share {len(labels)} examples")
     rng = np.random.default_rng(int(torch.randint(2**62, (), generator=generator)))
     classes = [(labels == c).nonzero().flatten() for c in labels.unique()]
-    for _ in range(attempts):
+    for _ in range(arguments.count("attempts", attempts, low=1)):
         parts = _dirichlet_draw(classes, clients, alpha, rng)
         if min(len(p) for p in parts) >= min_size:
             return parts
@@ -137,18 +137,21 @@ def _dirichlet_draw(classes: Split, clients: int, alpha: float, rng: np.random.G
 def _labels(labels: torch.Tensor) -> torch.Tensor:
     """The labels as a flat int64 tensor, checked."""
     labels = torch.as_tensor(labels).cpu()
-    if labels.dim() != 1 or labels.is_floating_point() or len(labels) == 0:
+    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or len(labels) == 0:
         raise ValueError(
             f"labels must be a non-empty 1-D integer tensor, got {labels.dtype} of shape {tuple(labels.shape)}"
         )
     return labels.to(torch.int64)
 
 
-def _check_groups(labels: torch.Tensor, groups: Sequence[Sequence[int]]) -> None:
-    """Groups are disjoint, non-empty, and cover the classes exactly."""
-    named = [int(c) for group in groups for c in group]
-    present = set(labels.unique().tolist())
-    if not groups or any(len(group) == 0 for group in groups):
+def _groups(labels: torch.Tensor, groups: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Groups as lists of ints; they are disjoint, non-empty, and cover the classes exactly."""
+    try:
+        found = [[operator.index(c) for c in group] for group in groups]
+    except TypeError as error:
+        raise ValueError(f"groups must hold the classes of each client, whole numbers, got {groups!r}") from error
+    named, present = [c for group in found for c in group], set(labels.unique().tolist())
+    if not found or not all(found):
         raise ValueError("groups must name at least one class for each client")
     if len(set(named)) < len(named):
         raise ValueError(f"groups name a class twice: {sorted(c for c in set(named) if named.count(c) > 1)}")
@@ -156,14 +159,15 @@ def _check_groups(labels: torch.Tensor, groups: Sequence[Sequence[int]]) -> None
         raise ValueError(f"groups leave out the classes {sorted(missing)}, which occur in labels")
     if absent := set(named) - present:
         raise ValueError(f"groups name the classes {sorted(absent)}, of which labels have no example")
+    return found
 
 
-def _check_clients(clients: int, examples: int) -> None:
+def _clients(clients: int, examples: int) -> int:
     """Between one client and one client an example."""
-    if isinstance(clients, bool) or not isinstance(clients, int) or clients < 1:
-        raise ValueError(f"clients must be a whole number of at least 1, got {clients!r}")
+    clients = arguments.count("clients", clients, low=1)
     if clients > examples:
         raise ValueError(f"clients={clients} is more than the {examples} examples: some client would have no data")
+    return clients
 
 
 def _shuffled(indices: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:

@@ -1,0 +1,82 @@
+"""The checkpoint of federated averaging: what a later run needs to continue, and to tell that it is the same run."""
+
+from pathlib import Path
+
+import torch
+
+from adadp import checkpoint as checkpoints
+from adadp.history import History
+
+
+def state_of(loop, history: History) -> dict:
+    """Everything that a later run of the same loop needs to continue after its last round."""
+    ledgers = None if loop.ledgers is None else [ledger.state_dict() for ledger in loop.ledgers]
+    return {
+        "seed": loop._seed,
+        "settings": settings(loop),
+        "done": loop._done,
+        "model": loop.model.state_dict(),
+        "lrs": loop._lrs,
+        "ledgers": ledgers,
+        "generators": [generator.get_state() for generator in _generators(loop)],
+        "history": history.to_json(),
+    }
+
+
+def restore(loop, path: str | Path) -> History:
+    """Put a loop where its checkpoint was written, and return the history so far.
+
+    Args:
+        loop: an :class:`adadp.federated.FederatedAveraging`, made with the arguments of the interrupted run.
+        path: of the checkpoint.
+
+    Raises:
+        RuntimeError: the file is damaged, or of another run: the message names it and says what differs.
+    """
+    state, mine = checkpoints.load(path), settings(loop)
+    if "model" not in state or "history" not in state:
+        raise RuntimeError(f"{path} is not a checkpoint of federated averaging; remove it or name another")
+    theirs = state.get("settings", mine)  # a checkpoint of an earlier version tells its seed only
+    differing = ["seed"] * (state.get("seed") != loop._seed)
+    differing += [name for name in mine if mine[name] != theirs.get(name)]
+    if differing:
+        raise RuntimeError(
+            f"checkpoint {path} belongs to another run (other {', '.join(differing)}): remove it or name another"
+        )
+    try:
+        loop.model.load_state_dict(state["model"])
+        history = History.from_json(state["history"])
+        for ledger, saved in zip(loop.ledgers or [], state["ledgers"] or [], strict=True):
+            ledger.load_state_dict(saved)
+        loop._lrs, loop._done = state["lrs"], state.get("done", len(history.rows))
+        for generator, saved in zip(_generators(loop), state.get("generators", []), strict=False):
+            generator.set_state(saved)
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise RuntimeError(f"checkpoint {path} does not fit this run ({error}): remove it or name another") from error
+    return history
+
+
+def settings(loop) -> dict:
+    """What two runs must share to be the same, as plain values; the device is not part of it."""
+    names = ("batch_size", "local_epochs", "participation", "keep_lr", "reduction", "delta")
+    optimizer = loop.client_optimizer(loop._local.parameters())
+    return {name: getattr(loop, name) for name in names} | {
+        "clients": [len(x) for x, _ in loop.clients],
+        "model": [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in loop.model.state_dict().items()],
+        "privacy": {name: str(value) for name, value in dict(loop.privacy or {}).items()},
+        "optimizer": [type(optimizer).__name__, *(text for group in optimizer.param_groups for text in _plain(group))],
+    }
+
+
+def _plain(group: dict) -> list[str]:
+    """The numbers and words of a parameter group as text; on a device some of them are tensors."""
+    numbers = (int, float, torch.Tensor)
+    return [f"{n}={float(v):.9g}" if isinstance(v, numbers) else f"{n}={v}" for n, v in group.items() if n != "params"]
+
+
+def _generators(loop) -> list[torch.Generator]:
+    """Torch's own generators, from which layers like dropout draw."""
+    here = [torch.default_generator]
+    if loop.device.type == "cuda":
+        here.append(torch.cuda.default_generators[loop.device.index or 0])
+    return here

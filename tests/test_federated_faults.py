@@ -1,0 +1,286 @@
+"""Federated averaging under faults and in corners: nothing is repeated, half done, mixed up or lost without a word."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import adadp
+from adadp import checkpoint as checkpoints
+from adadp.federated import FederatedAveraging, NoUsableClient, average
+
+PRIVACY = {"max_grad_norm": 1.0, "noise_multiplier": 2.0}
+
+
+def gen(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def net():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    for p in model.parameters():
+        nn.init.uniform_(p, -0.5, 0.5, generator=gen(7))
+    return model
+
+
+def make_clients(sizes=(24, 40, 16)):
+    g = gen(1)
+    return [(torch.randn(n, 4, generator=g), torch.randint(3, (n,), generator=g)) for n in sizes]
+
+
+def sgd(parameters, lr=0.1):
+    return torch.optim.SGD(parameters, lr=lr)
+
+
+def adaptive(parameters, lr=0.05):
+    return adadp.ADADP(parameters, lr=lr, tol=0.1, discard=True)
+
+
+def loop(optimizer=adaptive, model=None, clients=None, **choices):
+    model, clients = model or net(), clients or make_clients()
+    return FederatedAveraging(model, clients, optimizer, **{"batch_size": 4, "generator": gen(3)} | choices)
+
+
+def weights(fed):
+    return torch.cat([p.detach().flatten().clone() for p in fed.model.parameters()])
+
+
+def stop_after(number):
+    def stop(round, **_):
+        if round == number:
+            raise KeyboardInterrupt
+
+    return [stop]
+
+
+@pytest.mark.parametrize("choices", [{}, {"privacy": PRIVACY}, {"participation": 0.4}, {"keep_lr": False}])
+def test_two_calls_are_one_longer_run(choices):
+    whole, parts = loop(**choices), loop(**choices)
+    rows = whole.run(4, progress=False).rows
+    assert [*parts.run(1, progress=False).rows, *parts.run(3, progress=False).rows] == rows
+    assert torch.equal(weights(whole), weights(parts))
+
+
+def test_a_second_call_draws_fresh_noise():
+    """With the same noise twice, the difference of two releases would hold no noise at all."""
+    same = torch.zeros(8, 4)
+    fed = loop(sgd, clients=[(same, torch.zeros(8, dtype=torch.int64))], privacy=PRIVACY | {"noise_multiplier": 100.0})
+    before = weights(fed)
+    fed.run(1, progress=False)
+    first = weights(fed) - before
+    fed.run(1, progress=False)
+    second = weights(fed) - before - first
+    assert (first - second).abs().max() > 0.1 * first.abs().max()
+
+
+@pytest.mark.parametrize("choices", [{}, {"privacy": PRIVACY}, {"participation": 0.4}, {"trace": 3}])
+@pytest.mark.parametrize("optimizer", [adaptive, lambda p: torch.optim.Adam(p, lr=1e-3)])
+def test_interrupted_after_any_round_the_result_is_the_same(tmp_path, choices, optimizer):
+    whole = loop(optimizer, **choices)
+    rows = whole.run(4, progress=False).rows
+    for number in (1, 2, 3):
+        file = tmp_path / f"{number}.pt"
+        with pytest.raises(KeyboardInterrupt):
+            loop(optimizer, **choices).run(4, progress=False, checkpoint=file, callbacks=stop_after(number))
+        again = loop(optimizer, **choices)
+        assert again.run(4, progress=False, checkpoint=file).rows == rows
+        assert torch.equal(weights(again), weights(whole)) and not file.exists()
+
+
+def test_dropout_is_continued_where_it_was(tmp_path):
+    def dropping():
+        torch.manual_seed(0)
+        return loop(sgd, nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3)))
+
+    whole, part, file = dropping(), None, tmp_path / "fed.pt"
+    torch.manual_seed(1)
+    whole.run(3, progress=False)
+    part = dropping()
+    torch.manual_seed(1)
+    with pytest.raises(KeyboardInterrupt):
+        part.run(3, progress=False, checkpoint=file, callbacks=stop_after(2))
+    again = dropping()
+    torch.manual_seed(99)
+    again.run(3, progress=False, checkpoint=file)
+    assert torch.equal(weights(again), weights(whole))
+
+
+class Breaks(Exception):
+    pass
+
+
+@pytest.mark.parametrize("fault", [Breaks("no more power"), MemoryError()])
+def test_a_client_that_fails_is_named_and_the_round_leaves_nothing_behind(fault):
+    clients, calls = make_clients(), []
+
+    def loss(output, y):
+        calls.append(len(y))
+        if armed and len(calls) > 12:  # the first client takes six batches, the second ten
+            raise fault
+        return adadp.training.cross_entropy(output, y)
+
+    armed = False
+    fed = loop(clients=clients, loss=loss, privacy=None)
+    twin = loop(clients=clients)
+    fed.run(1, progress=False)
+    twin.run(1, progress=False)
+    armed, kept = True, (weights(fed), copy.deepcopy(fed._lrs))
+    calls.clear()
+    with pytest.raises(RuntimeError, match=f"round 2: client 1 failed: {type(fault).__name__}") as caught:
+        fed.run(1, progress=False)
+    assert caught.value.__cause__ is fault
+    assert torch.equal(weights(fed), kept[0]) and fed._lrs == kept[1]
+    armed = False
+    assert fed.run(1, progress=False).rows == twin.run(1, progress=False).rows
+
+
+def test_ledgers_count_the_rounds_a_client_took_part_in():
+    sizes = (24, 40, 3)  # the last is smaller than a batch: it takes all of its data, and nothing is amplified
+    fed = loop(sgd, clients=make_clients(sizes), privacy=PRIVACY, participation=0.4, local_epochs=2)
+    rows = fed.run(7, progress=False).rows
+    turns = [sum(client in row["clients"] for row in rows) for client in range(3)]
+    assert sum(turns) == 7 and len(set(turns)) > 1
+    for client, (size, taken) in enumerate(zip(sizes, turns, strict=True)):
+        planned = dict(sample_rate=min(1.0, 4 / size), steps=taken * 2 * -(-size // 4), delta=1e-5)
+        expected = adadp.epsilon(noise_multiplier=2.0, **planned) if taken else 0.0
+        spent = fed.ledgers[client].get_epsilon(delta=1e-5) if taken else 0.0
+        assert spent == pytest.approx(expected)
+
+
+def test_without_noise_epsilon_is_infinite_and_the_history_can_be_stored():
+    history = loop(sgd, privacy=PRIVACY | {"noise_multiplier": 0.0}).run(1, progress=False)
+    assert history.rows[0]["epsilon"] == [float("inf")] * 3
+    assert adadp.History.from_json(history.to_json()) == history
+
+
+def test_a_kept_lr_waits_while_a_client_does_not_take_part():
+    fed = loop(participation=0.4, clients=make_clients((40,) * 3))
+    kept = {}
+    for row in fed.run(6, progress=False).rows:
+        (client,) = row["clients"]
+        kept[client] = row["lr"][0]
+    assert {client: lrs[0] for client, lrs in enumerate(fed._lrs) if lrs} == kept
+
+
+def test_batch_norm_and_counters_are_averaged_and_stay_finite():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    fed = loop(sgd, model, clients=make_clients((24, 40)))
+    seen = []
+    original = fed._train
+    fed._train = lambda drawn, number: (
+        seen.append(copy.deepcopy(fed._local[1].running_mean)) or item for item in original(drawn, number)
+    )
+    fed.run(1, progress=False)
+    expected = (24 * seen[0].double() + 40 * seen[1].double()) / 64
+    torch.testing.assert_close(fed.model[1].running_mean.double(), expected)
+    assert fed.model[1].num_batches_tracked.item() == 6, "of the first client"
+
+
+def test_complex_weights_are_averaged():
+    mean = average([{"w": torch.tensor(1 + 2j)}, {"w": torch.tensor(3 - 2j)}], [1, 1])
+    assert mean["w"] == torch.tensor(2 + 0j)
+
+
+@pytest.mark.parametrize(
+    ("states", "weights", "message"),
+    [
+        ([{"w": torch.zeros(2)}, {"w": torch.zeros(2, dtype=torch.float64)}], [1, 1], "dtypes"),
+        ([{"w": torch.zeros(2)}, {"w": torch.zeros(2)}], [1, float("inf")], "finite"),
+        ([{"w": torch.zeros(2)}, {"w": torch.zeros(2)}], [1, float("nan")], "finite"),
+    ],
+)
+def test_average_refuses_other_dtypes_and_weights_without_a_sum(states, weights, message):
+    with pytest.raises(ValueError, match=message):
+        average(states, weights)
+
+
+def test_a_double_model_takes_float_examples_as_in_centralised_training():
+    fed = loop(sgd, net().double(), test_data=make_clients()[0])
+    assert fed.run(1, progress=False).rows[0]["test_accuracy"] is not None
+    assert weights(fed).dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("change", "differs"),
+    [
+        ({"optimizer": sgd}, "optimizer"),
+        ({"optimizer": lambda p: adaptive(p, lr=0.01)}, "optimizer"),
+        ({"batch_size": 8}, "batch_size"),
+        ({"keep_lr": False}, "keep_lr"),
+        ({"clients": make_clients((24, 40, 17))}, "clients"),
+        ({"privacy": PRIVACY}, "privacy"),
+        ({"generator": gen(4)}, "seed"),
+        ({"model": nn.Linear(4, 3)}, "model"),
+    ],
+)
+def test_a_checkpoint_of_another_run_says_what_differs(tmp_path, change, differs):
+    file = tmp_path / "fed.pt"
+    with pytest.raises(KeyboardInterrupt):
+        loop().run(3, progress=False, checkpoint=file, callbacks=stop_after(1))
+    with pytest.raises(RuntimeError, match=rf"another run \(other .*{differs}.*\): remove it"):
+        loop(**change).run(3, progress=False, checkpoint=file)
+    assert file.exists()
+
+
+def test_fewer_rounds_than_the_checkpoint_holds_are_refused_and_it_is_kept(tmp_path):
+    file = tmp_path / "fed.pt"
+    with pytest.raises(KeyboardInterrupt):
+        loop().run(3, progress=False, checkpoint=file, callbacks=stop_after(2))
+    with pytest.raises(ValueError, match="rounds=1 is less than the 2"):
+        loop().run(1, progress=False, checkpoint=file)
+    assert file.exists()
+
+
+def test_a_checkpoint_without_settings_is_still_continued(tmp_path):
+    """As runs wrote it that began before settings were part of it."""
+    file, whole = tmp_path / "fed.pt", loop()
+    rows = whole.run(3, progress=False).rows
+    with pytest.raises(KeyboardInterrupt):
+        loop().run(3, progress=False, checkpoint=file, callbacks=stop_after(2))
+    old = {k: v for k, v in checkpoints.load(file).items() if k not in ("settings", "done", "generators")}
+    checkpoints.save(file, old)
+    assert loop().run(3, progress=False, checkpoint=file).rows == rows
+
+
+@pytest.mark.parametrize("damage", [{"model": {}}, {"history": "[]"}, {"lrs": None, "ledgers": [{}]}, {"history": "{"}])
+def test_a_damaged_checkpoint_is_named(tmp_path, damage):
+    file = tmp_path / "fed.pt"
+    with pytest.raises(KeyboardInterrupt):
+        loop(privacy=PRIVACY).run(3, progress=False, checkpoint=file, callbacks=stop_after(1))
+    checkpoints.save(file, checkpoints.load(file) | damage)
+    with pytest.raises(RuntimeError, match=r"fed\.pt does not fit this run"):
+        loop(privacy=PRIVACY).run(3, progress=False, checkpoint=file)
+    checkpoints.save(file, {"something": "else"})
+    with pytest.raises(RuntimeError, match=r"fed\.pt is not a checkpoint of federated averaging"):
+        loop(privacy=PRIVACY).run(3, progress=False, checkpoint=file)
+
+
+@pytest.mark.filterwarnings("ignore:round 2")
+def test_a_run_that_breaks_down_hands_over_its_history():
+    clients = make_clients()
+    fed = loop(sgd, clients=clients)
+    first = fed.run(1, progress=False).rows
+    fed.clients = [(x * float("nan"), y) for x, y in fed.clients]
+    with pytest.raises(NoUsableClient, match="round 2") as caught:
+        fed.run(1, progress=False)
+    assert caught.value.history.rows == [] and len(first) == 1
+    assert torch.isfinite(weights(fed)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "name"),
+    [
+        ({"trace": -1}, ValueError, "trace"),
+        ({"keep_lr": "no"}, ValueError, "keep_lr"),
+        ({"delta": 1.5}, ValueError, "delta"),
+        ({"participation": "half"}, ValueError, "participation"),
+        ({"optimizer": 0.1}, TypeError, "client_optimizer"),
+        ({"loss": None}, TypeError, "loss"),
+        ({"privacy": PRIVACY | {"noise_multiplier": -1}}, ValueError, "noise_multiplier"),
+        ({"privacy": PRIVACY | {"max_grad_norm": 0}}, ValueError, "max_grad_norm"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_the_first_round(change, error, name):
+    with pytest.raises(error, match=name):
+        loop(**change)
