@@ -157,6 +157,16 @@ def test_shared_parameters():
     assert_equal_runs(adaptive(**SWITCHES[0]), network=network)
 
 
+def test_one_module_with_two_names():
+    def network():
+        torch.manual_seed(0)
+        layer = nn.Linear(6, 6)
+        return nn.Sequential(layer, nn.Tanh(), layer, nn.PReLU(), nn.Linear(6, 3)).double()
+
+    _, fed = assert_equal_runs(adaptive(**SWITCHES[0]), network=network)
+    assert all(type(p) is nn.Parameter for p in fed._local.parameters())
+
+
 def test_single_precision_agrees_to_its_tolerance():
     clients = [(x.float(), y) for x, y in make_clients(EVEN)]
     switches = {"tol": 1.0, "lr": 0.05}

@@ -74,7 +74,28 @@ class Centred(Pair):
         return self.last(h - 0.1 * h.mean(0))
 
 
+class FrozenInPart(nn.Module):
+    """A recurrent layer, some of whose parameters are frozen; it runs by the fallback only."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layer, self.last = kind(6, 5, batch_first=True), nn.Linear(5, 3)
+        self.layer.weight_hh_l0.requires_grad_(False)
+
+    def forward(self, x):
+        return self.last(self.layer(x)[0][:, -1])
+
+
+def same_module_twice():
+    """One module with two names; it needs the fallback."""
+    activation = nn.PReLU()
+    return nn.Sequential(nn.Linear(6, 5), activation, nn.Linear(5, 5), activation, nn.Linear(5, 3))
+
+
 MODELS = {
+    "one module, two names": (same_module_twice, (6,)),
+    "LSTM frozen in part": (lambda: FrozenInPart(nn.LSTM), (4, 6)),
+    "GRU frozen in part": (lambda: FrozenInPart(nn.GRU), (4, 6)),
     "vector, shared bias, number": (Vector, (5, 4)),
     "without a batch dimension": (Unbatched, (1, 6)),
     "checkpoint": (Checkpointed, (6,)),
@@ -84,6 +105,7 @@ MODELS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("name", MODELS)
 def test_equals_the_loop(name, size):
@@ -102,6 +124,14 @@ def test_a_parameter_without_elements():
             return self.last(torch.tanh(self.first(x))) + self.nothing.sum()
 
     assert_matches_loop(Empty(), torch.randn(4, 6), labels(4))
+
+
+def test_the_fallback_leaves_the_model_its_parameters():
+    model = same_module_twice()
+    before = list(model.parameters())
+    private(model).backward(torch.randn(4, 6), labels(4))
+    assert all(p is q and type(p) is nn.Parameter for p, q in zip(model.parameters(), before, strict=True))
+    copy.deepcopy(model)
 
 
 def test_a_checkpointed_block_needs_no_fallback():

@@ -12,6 +12,7 @@ from torch.func import functional_call, vmap
 
 from adadp.federated.client import Loss
 from adadp.optimizer import ADADP
+from adadp.privacy.fallback import places
 
 ELEMENTWISE = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
@@ -77,8 +78,10 @@ def _settings(optimizer: torch.optim.Optimizer) -> tuple:
 
 def losses_of(model: nn.Module, loss: Loss, stacks: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     """Loss of every client's every example, (K, B), by each client's own parameters."""
+    held = places(model, {name: p for name, p in model.named_parameters() if name in stacks})
 
     def one(values, x_one, y_one):
-        return loss(functional_call(model, values, (x_one,)), y_one)
+        everywhere = {place: values[name] for place, name in held.items()}
+        return loss(functional_call(model, everywhere, (x_one,), tie_weights=False), y_one)
 
     return vmap(one)(stacks, x, y)

@@ -110,6 +110,21 @@ def per_example_losses(loss: Callable, output, y: Tensor, size: int) -> Tensor:
     return losses
 
 
+def places(model: nn.Module, params: dict[str, Tensor]) -> dict[str, str]:
+    """Where a model holds the named parameters: place -> name, each module once, whatever the number of its names.
+
+    For ``functional_call``, which ties parameters by their names: of a module with two names it would put back, after
+    the call, what it had put there itself under the other one.
+    """
+    names = {id(p): name for name, p in params.items()}
+    return {
+        f"{prefix}.{name}" if prefix else name: names[id(p)]
+        for prefix, module in model.named_modules()
+        for name, p in module._parameters.items()
+        if id(p) in names
+    }
+
+
 def per_example_gradients(
     model: nn.Module, loss: Callable, params: dict[str, Tensor], x, y: Tensor
 ) -> dict[str, Tensor]:
@@ -118,26 +133,30 @@ def per_example_gradients(
     Raises:
         RuntimeError: an operation that vmap cannot batch; the message says what to do.
     """
-    tensors = leaves(x)
+    tensors, everything = leaves(x), dict(model.named_parameters())
+    held = places(model, everything)
 
-    def one_loss(values, y_one, *x_one):
+    def one_loss(values, others, y_one, *x_one):
         batch = [t.unsqueeze(0) for t in x_one]
         if isinstance(x, dict):
             args, kwargs = (), dict(zip(x, batch, strict=True))
         else:
             args, kwargs = tuple(batch), {}
-        output = functional_call(model, values, args, kwargs)
+        values = values | others
+        everywhere = {place: values[name] for place, name in held.items() if name in values}
+        output = functional_call(model, everywhere, args, kwargs, tie_weights=False)
         return per_example_losses(loss, output, y_one.unsqueeze(0), 1).squeeze(0)
 
     values = {name: p.detach() for name, p in params.items()}
-    shared = vmap(grad(one_loss), in_dims=(None, 0, *[0] * len(tensors)), randomness="different")
+    shared = vmap(grad(one_loss), in_dims=(None, None, 0, *[0] * len(tensors)), randomness="different")
     try:
-        return shared(values, y, *tensors)
+        return shared(values, {}, y, *tensors)
     except RuntimeError as first:
-        # Some operations (GRU) write into a tensor made from a parameter: it must be batched from the start.
-        copies = {name: p.expand(len(y), *p.shape) for name, p in values.items()}
+        # Some operations (GRU) write into a tensor made from a parameter: all must be batched from the start.
+        copies = {name: p.detach().expand(len(y), *p.shape) for name, p in everything.items()}
+        others = {name: copies.pop(name) for name in everything.keys() - values.keys()}
         try:
-            return vmap(grad(one_loss), randomness="different")(copies, y, *tensors)
+            return vmap(grad(one_loss), randomness="different")(copies, others, y, *tensors)
         except RuntimeError:
             raise RuntimeError(
                 f"model: an operation that uses {', '.join(params)} cannot be differentiated one example at a time "
