@@ -20,8 +20,7 @@ from adadp.step_size import Controller
 # factor of lr   tol/err                       sqrt(tol/err)                 exponent = 1.0 | 0.5
 # iterate kept   full Euler step (Alg. 2)      the two half steps            advance = "euler" | "half_steps"
 # discarding     federated only                whenever err > tol            discard = False | True
-# error          each weight counted once      each counted ten times        tol = 1.0 | 10**-0.5, as that is sqrt(10)
-#                                                                              too large
+# error          each weight counted once      each counted ten times        tol = 1.0 | 10**-0.5 (sqrt(10) too large)
 # scaling of it  max(1, |theta|); Alg. 1 none  max(1, |theta|)               relative_error = True (False: Alg. 1)
 # initial lr     0.1                           1e-3                          lr
 # gradient       sum over the batch            mean over the batch           none: lr is in the units of p.grad
@@ -58,7 +57,7 @@ class ADADP(Optimizer):
 
     Args:
         params: parameters, named parameters or dictionaries of groups, as for any optimizer. A group may have its own
-            ``lr``, ``maximize`` and ``foreach``; the rest is shared by all.
+            ``lr``, ``maximize`` and ``foreach``; the rest is shared.
         lr: initial learning rate, > 0. A float becomes a 0-dim tensor where parameters are not on a CPU. A tensor is
             copied, and makes ``step`` run without reading a value on a CPU too (for ``torch.compile``). What is in
             ``param_groups`` counts; set it there between iterations only.
@@ -93,6 +92,7 @@ class ADADP(Optimizer):
         * A parameter without a gradient counts as one with gradient zero: it is left alone if both halves lack it.
         * ``state_dict`` carries everything, also between the two halves; training goes on bit for bit.
         * One extra buffer a parameter; gradients are not changed; no host synchronisation on CUDA.
+        * A CUDA graph holds both halves of an iteration, and is recorded after a first iteration.
 
     >>> theta = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
     >>> optimizer = ADADP([theta], lr=0.1, tol=0.01)

@@ -9,7 +9,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import adadp
-from adadp.federated import FederatedAveraging
+from adadp.federated import FederatedAveraging, stacked
 from adadp.federated.rows import AdaptiveRows, TorchRows
 from adadp.federated.stacked import StackedClients
 from adadp.training import cross_entropy
@@ -372,6 +372,17 @@ def test_captured_in_a_cuda_graph(name):
     assert ends[0][1] == ends[1][1]
     for a, b in zip(ends[0][0], ends[1][0], strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10 if name in ("adaptive", "SGD") else 1e-5)
+
+
+def test_a_step_that_cannot_be_recorded_runs_as_it_is(monkeypatch):
+    """A model that reads a value in its forward pass runs for several clients at once, but in no CUDA graph."""
+
+    def refuse(call, device):
+        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+
+    monkeypatch.setattr(stacked, "Replayed", refuse)
+    with pytest.warns(UserWarning, match="without a CUDA graph.*capturing$"):
+        assert stacked.replayed(print, torch.device("cuda")) is print
 
 
 def test_the_step_of_the_stack_reads_nothing_and_moves_nothing():

@@ -149,6 +149,7 @@ def test_in_a_cuda_graph():
             opt.step()
 
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         feed(opt, *([g.cuda() for g in grads] for grads in gradients[:2]))
     torch.cuda.current_stream().wait_stream(stream)

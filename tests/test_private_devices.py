@@ -76,6 +76,61 @@ def test_a_padded_private_step_in_a_cuda_graph():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("own", [True, False])
+def test_every_replay_of_a_cuda_graph_draws_new_noise(own):
+    """And the same again after the same seed: from a registered generator, and from torch's own."""
+    model, std = nn.Linear(300, 300).cuda(), 2.0 * 1.5 / 10
+    generator = torch.Generator("cuda") if own else None
+    gradient = adadp.PrivateGradient(
+        model, max_grad_norm=2.0, noise_multiplier=1.5, expected_batch_size=10, generator=generator
+    )
+    x, y = torch.zeros(4, 300, device="cuda"), torch.zeros(4, dtype=torch.int64, device="cuda")
+    mask = torch.zeros(4, dtype=torch.bool, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            gradient.backward(x, y, mask=mask)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    if own:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        gradient.backward(x, y, mask=mask)
+
+    def draws():
+        generator.manual_seed(7) if own else torch.cuda.manual_seed(7)
+        for _ in range(3):
+            graph.replay()
+            yield model.weight.grad.clone()
+
+    first, again = list(draws()), list(draws())
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not torch.equal(first[0], first[1]) and not torch.equal(first[1], first[2])
+    for noise in first:
+        assert float(noise.std()) == pytest.approx(std, rel=0.02)
+    joint = torch.stack([noise.flatten() for noise in first])
+    assert torch.corrcoef(joint).fill_diagonal_(0).abs().max() < 0.02
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_norms_and_sums_on_a_card_are_not_shortened():
+    """TF32, which convolutions use by default, would be off by a thousandth."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(16 * 36, 3))
+    card = nn.Sequential(nn.Conv2d(8, 16, 3), nn.Flatten(), nn.Linear(16 * 36, 3)).cuda()
+    card.load_state_dict(plain.state_dict())
+    x, y = torch.randn(16, 8, 8, 8), torch.arange(16) % 3
+    for model, device in ((plain, "cpu"), (card, "cuda")):
+        options = {"max_grad_norm": 0.1, "noise_multiplier": 0.0, "expected_batch_size": 1}
+        adadp.PrivateGradient(model, **options).backward(x.to(device), y.to(device))
+        for i in range(16):  # alone, every example's gradient is long enough to be clipped, so has the norm C
+            adadp.PrivateGradient(model, **options).backward(x[i : i + 1].to(device), y[i : i + 1].to(device))
+            norm = torch.sqrt(sum(p.grad.double().square().sum() for p in model.parameters()))
+            assert float(norm) == pytest.approx(0.1, rel=2e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_noise_on_a_card_has_the_declared_scale():
     model = nn.Linear(300, 300).cuda()
     generator = torch.Generator("cuda").manual_seed(0)

@@ -5,6 +5,7 @@ clients, or a hundred, cost it hardly more launches than one; there an iteration
 Weights, learning rates and counters are those of :func:`adadp.federated.client.client_update` up to rounding.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -114,7 +115,7 @@ class StackedClients:
         self._index = torch.zeros(shape, dtype=torch.int64, device=device)
         self._weight = _like(self._params, *shape)
         self._active = torch.zeros(count, dtype=torch.bool, device=device)
-        self._step = Replayed(self._advance) if device.type == "cuda" else self._advance
+        self._step = replayed(self._advance, device) if device.type == "cuda" else self._advance
 
     @torch.no_grad()
     def _advance(self) -> None:
@@ -181,19 +182,30 @@ class Replayed:
     What it changes must lie in memory that stays where it is. Recording runs it, so do that before the first state.
     """
 
-    def __init__(self, call: Callable[[], None]):
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries choose their kernels in the first calls, which cannot be recorded
-            for _ in range(3):
+    def __init__(self, call: Callable[[], None], device: torch.device):
+        with torch.cuda.device(device):  # streams belong to a card: on another one's nothing would be recorded
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):  # libraries choose their kernels in the first calls, which cannot be recorded
+                for _ in range(3):
+                    call()
+            torch.cuda.current_stream().wait_stream(side)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
                 call()
-        torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            call()
 
     def __call__(self) -> None:
         self.graph.replay()
+
+
+def replayed(call: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """The call as a CUDA graph; where it cannot be recorded (a model that reads a value), the call itself."""
+    try:
+        return Replayed(call, device)
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        warnings.warn(f"the stacked clients run without a CUDA graph, which is slower: {reason}", stacklevel=2)
+        return call
 
 
 def _joined(clients: Data) -> tuple[Tensor, Tensor]:
