@@ -8,11 +8,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
-from adadp.figures.points import by_value
 from adadp.figures.widgets import View, explorer
 
 Rows = Sequence[Mapping]
-LABELS = {"adadp": "ADADP", "sgd best": "SGD, tuned", "adam best": "Adam, best", "adam second": "Adam, second"}
 
 
 @matplotlib.rc_context(style.RC)
@@ -71,21 +69,29 @@ def client_rates(rows: Rows, *, data: str) -> Figure:
     fig = style.figure(panels=2, width=4.2, height=3.0)
     left, right = fig.axes
     at = [row["round"] for row in rows]
+    ends: dict = {left: [], right: []}
     for k in range(len(rows[0]["lr"])):
-        look = {"color": style.CYCLE[k % 5], "linestyle": style.LINESTYLES[k % 5], "label": f"client {k + 1}"}
-        left.plot(at, [row["lr"][k] for row in rows], **look)
         share = [row["discarded"][k] / max(1, row["discarded"][k] + row["accepted"][k]) for row in rows]
-        right.plot(at, share, **look)
+        for ax, values in ((left, [row["lr"][k] for row in rows]), (right, share)):
+            ends[ax].append(_client(ax, k, at, values))
     style.log_axis(left, "y")
     left.set(xlabel="communication round", ylabel="learning rate at the end", title="learning rate")
     right.set(xlabel="communication round", ylabel="of its iterations", title="discarded", ylim=(0, 1))
     style.percent_axis(right)
-    left.get_figure().legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    ends = ", ".join(f"client {k + 1}: {style.number(lr)}" for k, lr in enumerate(rows[-1]["lr"]))
-    plots.describe(fig, f"Learning rates and shares of discarded steps by round. Learning rates at the end, {ends}.")
+    for ax, names in ends.items():
+        plots.label_ends(ax, names)
+    last = ", ".join(f"client {k + 1}: {style.number(lr)}" for k, lr in enumerate(rows[-1]["lr"]))
+    plots.describe(fig, f"Learning rates and shares of discarded steps by round. Learning rates at the end, {last}.")
     plots.caption(fig, "What each client chose for itself.")
     plots.provenance(fig, data)
     return fig
+
+
+def _client(ax, k: int, at: Sequence[float], values: Sequence[float]) -> tuple[float, float, str, str]:
+    """Draw one client's line; where it ends, its name and colour."""
+    color = style.CYCLE[k % 5]
+    ax.plot(at, values, color=color, linestyle=style.LINESTYLES[k % 5])
+    return at[-1], values[-1], f"client {k + 1}", color
 
 
 @matplotlib.rc_context(style.RC)
@@ -100,12 +106,10 @@ def within_round(rows: Rows, number: int, *, data: str) -> Figure:
     fig = style.figure(height=2.9)
     (ax,) = fig.axes
     row = next(row for row in rows if row["round"] == number)
-    for k, lrs in enumerate(row["lrs"]):
-        at = np.linspace(0, 100, len(lrs))
-        ax.plot(at, lrs, color=style.CYCLE[k % 5], linestyle=style.LINESTYLES[k % 5], label=f"client {k + 1}")
     style.log_axis(ax, "y")
+    ends = [_client(ax, k, np.linspace(0, 100, len(lrs)), lrs) for k, lrs in enumerate(row["lrs"])]
     ax.set(xlabel=f"course of round {number} (% of its gradients)", ylabel="learning rate")
-    fig.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    plots.label_ends(ax, ends)
     words = ", ".join(
         f"client {k + 1} from {style.number(v[0])} to {style.number(v[-1])}" for k, v in enumerate(row["lrs"])
     )
@@ -132,55 +136,3 @@ def split_explorer(tables: Mapping[float, np.ndarray]):
     return explorer(
         draw, {"percent": list(tables)}, labels=labels, units=units, title="Split of the data", between=False
     )
-
-
-@matplotlib.rc_context(style.RC)
-def accuracy_by_lr(points: Mapping[str, Mapping[float, Sequence[float]]], *, xlabel: str, data: str) -> Figure:
-    """Final accuracy over a grid of (initial) learning rates, or of anything else: mean, lowest and highest seed.
-
-    Args:
-        points: method -> value on the axis -> final accuracies (0..1), one a seed.
-        xlabel: of the axis.
-        data: the provenance of the data.
-    """
-    fig = by_value(points, xlabel=xlabel)
-    best = ", ".join(f"{n} {100 * max(map(statistics.fmean, v.values())):.1f} %" for n, v in points.items())
-    plots.describe(fig, f"Final test accuracy against {xlabel}. Best: {best}.")
-    plots.provenance(fig, data)
-    return fig
-
-
-def stored_runs(experiment: str, *, profile: str = "laptop", folder=None, **fixed) -> dict[str, list[Rows]]:
-    """Stored federated runs of an experiment: role -> rows of each seed.
-
-    Args:
-        experiment: "fed-rounds", ...
-        profile: the size, "laptop", "full-data" or "paper".
-        folder: of the stored results; the package's own if left out.
-        **fixed: fields of the config that must have these values.
-    """
-    from adadp.experiments import results
-
-    found: dict[str, list[Rows]] = {}
-    for curve in results.curves(experiment, results.load(folder), profile):
-        if curve["role"] in LABELS and all(curve["config"][name] == value for name, value in fixed.items()):
-            for record in curve["records"]:
-                found.setdefault(LABELS[curve["role"]], []).append(_rows(record["rows"]))
-    return found
-
-
-def _rows(columns: Mapping[str, Sequence]) -> list[dict]:
-    """Columns of a stored record as rows."""
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def in_words(runs: Mapping[str, Sequence[Rows]], command: str) -> str:
-    """Final accuracies in plain text, or which command makes the runs that are not stored."""
-    if not runs:
-        return f"No runs of this size are stored yet; {command} makes them."
-    lines = []
-    for name, seeds in runs.items():
-        ends = [100 * rows[-1]["test_accuracy"] for rows in seeds]
-        spread = f"{min(ends):.1f} to {max(ends):.1f}, {len(ends)} seeds" if len(ends) > 1 else "one seed"
-        lines.append(f"{name:14s} {statistics.fmean(ends):5.1f} %  ({spread})")
-    return "\n".join(lines)

@@ -7,7 +7,8 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
-from adadp.figures.federated import Rows, _rows
+from adadp.figures.federated import Rows
+from adadp.figures.federated_runs import rows as rounds
 from adadp.figures.step_doubling import LOOKS
 
 Runs = Mapping[float, Mapping[str, Mapping[float, Sequence[Rows]]]]  # % random -> method -> lr -> rows of each seed
@@ -33,7 +34,7 @@ def stored(profile: str = "laptop", folder=None) -> tuple[Runs | None, str, str]
     for curve in curves:
         config = curve["config"]
         methods = found.setdefault(100 * config["random_fraction"], {})
-        rows = [_rows(record["rows"]) for record in curve["records"]]
+        rows = [rounds(record) for record in curve["records"]]
         methods.setdefault(ROLES[curve["role"]], {})[config["lr"]] = rows
     return found, f"{planned} stored runs of size {profile}.", curves[0]["records"][0]["data"]
 

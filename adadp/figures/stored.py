@@ -93,19 +93,20 @@ def comparison(data: str, against: str, *, folder=None) -> Comparison:
     return Comparison(experiment, runs, missing(experiment, records=records))
 
 
-def missing(*experiments: str, records: dict | None = None) -> str:
+def missing(*experiments: str, records: dict | None = None, profile: str = "paper") -> str:
     """A sentence for each experiment that says how many of its runs are stored, tier by tier where some are not.
 
     Args:
         experiments: their names.
         records: stored results; the package's own if left out.
+        profile: "paper", or another size of federated experiments.
     """
-    said = []
+    said, size = [], "" if profile == "paper" else f" --profile {profile}"
     for name in experiments:
-        rows = tables.tiers(results.load() if records is None else records, names=[name])
+        rows = tables.tiers(results.load() if records is None else records, profile, names=[name])
         stored, planned = (sum(row[key] for row in rows) for key in ("stored", "planned"))
         lacking = [f"{r['planned'] - r['stored']} of tier {r['tier']}" for r in rows if r["stored"] < r["planned"]]
-        tail = f"; adadp run {name} makes {' and '.join(lacking)}" if lacking else ""
+        tail = f"; adadp run {name}{size} makes {' and '.join(lacking)}" if lacking else ""
         count = f"{stored} of {planned}" if stored and lacking else f"{'none' if lacking else 'all'} of the {planned}"
         said.append(f"{name}: {count} runs are stored{tail}.")
     return " ".join(said)

@@ -1,0 +1,129 @@
+"""Figures of stored federated runs: they draw what is there, name what is missing, and change when results change."""
+
+import pytest
+from matplotlib.figure import Figure
+
+from adadp.experiments import grids, results
+from adadp.experiments.cases import federated_case
+from adadp.experiments.federated import EXPERIMENTS
+from adadp.experiments.federated_execution import PER_CLIENT, TRACED_ROUNDS
+from adadp.figures import federated_runs, plots
+from adadp.figures.show import to_html
+from adadp.figures.stored import Note
+
+JPEG = "CIFAR-10 (JPEG copy)"
+LR = {"adadp": 0.1, "sgd": 0.0316, "adam": 1e-3}
+
+
+def record(config) -> dict:
+    """A made-up run: better with more random data, a higher seed, and near the method's own learning rate."""
+    final = 0.4 + 0.1 * config.random_fraction + 0.01 * config.seed - 0.05 * (config.method != "adadp")
+    final -= 0.02 * abs(config.lr - LR[config.method]) / (config.lr + LR[config.method])
+    rounds = list(range(1, config.rounds + 1))
+    rows = {"round": rounds, "test_accuracy": [final - 0.2 / r for r in rounds[:-1]] + [final]}
+    rows |= {"test_loss": [1.0] * len(rounds)}
+    rows |= {name: [[0.01 * k for k in range(1, 6)]] * len(rounds) for name in PER_CLIENT}
+    traced = [r for r in TRACED_ROUNDS if r <= config.rounds] if config.method == "adadp" else []
+    within = {"round": traced, "lr": [[[0.01, 0.02, 0.03]] * 5 for _ in traced]}
+    run = {"config": config.to_dict(), "rows": rows, "within_rounds": within, "first_epoch": {}}
+    return run | {"data": JPEG, "device": "cpu (x)"}
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    """Every run of every experiment, at both sizes, stage after stage."""
+    folder, known = tmp_path_factory.mktemp("full"), {}
+    while todo := [
+        (name, cell.config)
+        for size in ("laptop", "full-data")
+        for name in EXPERIMENTS
+        for cell in grids.cells(name, known, size)
+        if (size == "laptop" or name == "fed-rounds") and cell.config.id not in known
+    ]:
+        for name, config in todo:
+            if config.id not in known:
+                results.save(record(config), name, folder)
+                known[config.id] = record(config) | {"id": config.id}
+    return folder
+
+
+DRAWN = {
+    "rounds": lambda folder: federated_runs.by_round("fed-rounds", 33, folder=folder),
+    "adam": lambda folder: federated_runs.by_round("fed-adam", 33, folder=folder),
+    "discarding": lambda folder: federated_runs.by_round("fed-discarding", 0, folder=folder),
+    "randomness": lambda folder: federated_runs.by_setting("fed-randomness", "random_fraction", folder=folder),
+    "batch": lambda folder: federated_runs.by_setting("fed-batch", "batch_size", folder=folder),
+    "clients": lambda folder: federated_runs.clients(0, folder=folder),
+    "within": lambda folder: federated_runs.within_round(0, 20, folder=folder),
+    "ablations": lambda folder: federated_runs.ablations(0, folder=folder),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_every_figure_says_what_it_shows_and_from_what(name, full):
+    fig = DRAWN[name](full)
+    assert isinstance(fig, Figure)
+    caption = plots.caption(fig)
+    assert "five clients of 2000 images, 40 rounds" in caption and "makes" not in caption
+    assert plots.provenance(fig) == JPEG and len(plots.describe(fig)) > 20
+    assert JPEG in to_html(fig)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_without_runs_a_note_names_the_command(name, tmp_path):
+    note = DRAWN[name](tmp_path)
+    assert isinstance(note, Note) and "none of the" in repr(note)
+    assert "adadp run fed-" in repr(note) and "--profile laptop makes" in repr(note)
+
+
+def test_numbers_are_those_of_the_runs(full):
+    described = plots.describe(federated_runs.by_round("fed-rounds", 33, folder=full))
+    assert "33 % random" in described and "ADADP 45.3 % (44.3 to 46.3, 3 seeds)" in described
+    assert "SGD (lr 0.0316) 40.3" in described
+    points = plots.describe(federated_runs.by_setting("fed-randomness", "random_fraction", folder=full))
+    assert "ADADP 42.0 % at 0, 45.3 % at 33, 48.6 % at 66, 52.0 % at 100" in points
+
+
+def test_what_was_chosen_by_the_test_set_is_said(full):
+    tuned = "The learning rate of SGD was chosen by test accuracy on another seed."
+    assert tuned in plots.caption(federated_runs.by_round("fed-rounds", 0, folder=full))
+    assert "chosen" not in plots.caption(federated_runs.by_round("fed-discarding", 0, folder=full))
+
+
+def test_seeds_that_are_there_are_drawn_and_the_others_counted(full, tmp_path):
+    (cell, *_) = [c for c in grids.cells("fed-rounds", {}, "laptop") if c.role == "adadp"]
+    results.save(record(cell.config), "fed-rounds", tmp_path)
+    caption = plots.caption(federated_runs.by_round("fed-rounds", 0, folder=tmp_path))
+    assert "1 seed a curve" in caption and "fed-rounds: 1 of 20 runs are stored" in caption
+
+
+def test_sizes_are_compared_by_order(full, tmp_path):
+    text = federated_runs.sizes(0, folder=full)
+    assert text.splitlines()[0].split()[-2:] == ["laptop", "full-data"]
+    assert "order at laptop and full-data: the same" in text
+    assert "a second size is not stored yet" in federated_runs.sizes(0, folder=tmp_path)
+    worse = {}
+    for path in full.glob("*/*.json"):
+        run = results.read(path)
+        if run["config"]["examples_per_client"] == 10000 and run["config"]["method"] == "adadp":
+            run["rows"]["test_accuracy"][-1] = 0.0
+            worse[run["id"]] = run
+        results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
+    assert worse and "ADADP, SGD 0.0316" in (said := federated_runs.sizes(0, folder=tmp_path)) and "against SGD" in said
+
+
+def test_a_case_is_drawn_over_its_stored_band(full, tmp_path):
+    config = federated_case("adadp", percent=33, seed=7)
+    fig = federated_runs.one_case(config, record(config), folder=full)
+    assert {"stored, 3 seeds", "this run, seed 7"} <= {t.get_text() for t in fig.axes[0].texts}
+    assert isinstance(federated_runs.one_case(config, folder=tmp_path), Note)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"method": "rmsprop"}, "method"), ({"size": "huge"}, "size"), ({"method": "sgd"}, "lr is missing"),
+     ({"percent": 150}, "random_fraction")],
+)  # fmt: skip
+def test_wrong_cases_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        federated_case(**{"method": "adadp", "percent": 0} | change)
