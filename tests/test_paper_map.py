@@ -7,6 +7,7 @@ import pytest
 
 from adadp.experiments import grids
 from adadp.experiments.claims import CLAIMS
+from adadp.publishing import toc
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "book" / "paper_map.md").read_text(encoding="utf-8")
@@ -42,6 +43,12 @@ def test_every_function_is_in_its_file(path, name):
 def test_every_chapter_is_linked():
     chapters = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
     assert set(re.findall(r"\(\.\./notebooks/(\w+\.ipynb)\)", TEXT)) == chapters
+
+
+def test_the_first_page_leads_to_every_page():
+    first = (ROOT / "book" / "index.md").read_text(encoding="utf-8")
+    linked = {(ROOT / "book" / target).resolve() for target in re.findall(r"\]\(([\w./]+)\)", first)}
+    assert {path.resolve() for path in toc.pages(ROOT)} <= linked | {ROOT / "book" / "index.md"}
 
 
 def test_every_numbered_item_of_the_paper_is_listed():

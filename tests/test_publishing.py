@@ -536,8 +536,11 @@ def test_provenance_of_each_data_set_once(tmp_path):
     assert provenance.data_lines(executed) == ["MNIST (official)", "CIFAR-10 (JPEG copy)"]
 
 
-def test_pages_without_data_are_named_where_no_page_has_any(monkeypatch):
-    for said, shown in ((["no data: noise", "MNIST."], "MNIST"), (["no data: noise"], "no data: noise")):
+def test_parts_of_data_and_pages_without_any_are_left_out(monkeypatch):
+    for said, shown in (
+        (["no data: noise", "MNIST; the first 10", "MNIST"], "MNIST"),
+        (["no data: noise"], "no data: noise"),
+    ):
         monkeypatch.setattr(provenance.nbk, "read", lambda path: path)
         monkeypatch.setattr(provenance.nbk, "recorded", lambda said: {"provenance": said})
         data = provenance.data_lines([Page(line, line) for line in said])

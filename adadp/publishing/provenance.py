@@ -28,12 +28,13 @@ def collect(root: Path, executed: list[Page], *, profile: str, seed: int, device
 
 
 def data_lines(executed: list[Page]) -> list[str]:
-    """Each data set once, in the order of the pages; pages without data are named where no page has any."""
+    """Each data set once, in the order of the pages, parts of it not; pages without data where no page has any."""
     lines: dict[str, None] = {}
     for page in executed:
         said = nbk.recorded(nbk.read(page.path)).get("provenance", [])
         lines |= dict.fromkeys([said] if isinstance(said, str) else said)
-    return [line for line in lines if not line.startswith("no data")] or list(lines)
+    parts = {part for part in lines for whole in lines if part.startswith(f"{whole};")}
+    return [line for line in lines if line not in parts and not line.startswith("no data")] or list(lines)
 
 
 def commit(root: Path) -> str:
