@@ -616,8 +616,11 @@ def test_shapes_that_do_not_fit(x, y, mask, match):
 def test_an_input_that_is_no_tensor():
     with pytest.raises(TypeError, match="x must be a tensor"):
         private(mlp()).backward([[1.0, 2.0]], labels(1))
-    with pytest.raises(TypeError, match="y must be a tensor"):
-        private(mlp()).backward(torch.zeros(4, 6), [0, 1, 2, 0])
+    for y in ([0, 1, 2, 0], torch.tensor(1)):
+        with pytest.raises(TypeError, match="y must be a tensor"):
+            private(mlp()).backward(torch.zeros(4, 6), y)
+    with pytest.raises(TypeError, match="mask must be a bool tensor"):
+        private(mlp()).backward(torch.zeros(4, 6), labels(4), mask=[True] * 4)
 
 
 def test_mostly_empty_poisson_batches_train_and_noise():

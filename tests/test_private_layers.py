@@ -21,14 +21,14 @@ def squares(out, y):
     return (out.flatten(1) - y.view(-1, 1)).square().sum(1) + out.flatten(1).tanh().sum(1)
 
 
-def gradients(model, x, c, *, rules=True, **options):
+def gradients(model, x, c, *, rules=True, y=None, **options):
     """Private gradients without noise, by rules or by the fallback, and the object that made them."""
     grad = PrivateGradient(
         model, max_grad_norm=c, noise_multiplier=0, expected_batch_size=3, loss=options.pop("loss", squares), **options
     )
     if not rules:
         grad._per_example.without_rule = {id(p) for p in model.parameters()}
-    grad.backward(x, torch.linspace(-1, 1, len(x), dtype=torch.float64))
+    grad.backward(x, torch.linspace(-1, 1, len(x), dtype=torch.float64) if y is None else y)
     return [p.grad.clone() for p in model.parameters()], grad
 
 
@@ -121,6 +121,16 @@ def test_convolution_with_more_channels_than_window(channels_last):
     check(layer, x)
 
 
+WAYS = {  # how norms are found -> a layer for which that is the cheapest, and an example's shape
+    "linear, one position": (lambda: nn.Linear(9, 7), (9,)),
+    "linear, gram": (lambda: nn.Linear(9, 7), (2, 9)),
+    "linear, made": (lambda: nn.Linear(9, 7), (40, 9)),
+    "convolution, gram": (lambda: nn.Conv2d(8, 12, 3, groups=2), (8, 3, 4)),
+    "convolution, kept": (lambda: nn.Conv2d(2, 4, 3, groups=2), (2, 9, 8)),
+    "convolution, remade": (lambda: nn.Conv2d(36, 36, 5), (36, 10, 10)),
+}
+
+
 @pytest.mark.parametrize("channels_last", [False, True])
 @pytest.mark.parametrize("way", ["gram", "kept", "remade"])
 def test_convolution_by_each_way(way, channels_last, monkeypatch):
@@ -144,6 +154,24 @@ def test_convolution_by_each_way(way, channels_last, monkeypatch):
     monkeypatch.setattr(convolution.Convolution, "norm", norm)
     check(layer, x, vmap=False)
     assert set(kept) == {way == "kept"}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_non_finite_example_by_each_way(way, bad):
+    """Nothing of it is left in a sum, in which its factor of zero would leave nan."""
+    torch.manual_seed(0)
+    layer, shape = WAYS[way]
+    x = randn(5, *shape)
+    good = torch.tensor([0, 1, 3, 4])
+    model = layer().double()
+    expected = [p.clone() for p in gradients(model, x, 0.5, y=torch.arange(5.0))[0]]
+    without = gradients(model, x[good], 0.5, y=good.double())[0]
+    x[2].view(-1)[3] = bad
+    found = gradients(model, x, 0.5, y=torch.arange(5.0))[0]
+    for a, b, c in zip(found, without, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+        assert not torch.allclose(a, c)
 
 
 @pytest.mark.parametrize("positions", [2, 40])

@@ -92,10 +92,13 @@ def batch_size(x, y: Tensor, mask: Tensor | None) -> int:
     if len(sizes) > 1:
         raise ValueError(f"x: its tensors hold different numbers of examples: {sorted(sizes)}")
     size = sizes.pop()
-    if not isinstance(y, Tensor):
-        raise TypeError(f"y must be a tensor, got {type(y).__name__}")
+    if not isinstance(y, Tensor) or not y.dim():
+        kind = "one number" if isinstance(y, Tensor) else type(y).__name__
+        raise TypeError(f"y must be a tensor with a batch dimension, got {kind}")
     if len(y) != size:
         raise ValueError(f"y holds {len(y)} examples and x holds {size}")
+    if mask is not None and not isinstance(mask, Tensor):
+        raise TypeError(f"mask must be a bool tensor of shape ({size},), got {type(mask).__name__}")
     if mask is not None and (mask.shape != (size,) or mask.dtype != torch.bool):
         raise ValueError(f"mask must be a bool tensor of shape ({size},), got {mask.dtype} {tuple(mask.shape)}")
     return size
