@@ -1,6 +1,7 @@
 """Configs, grids and the runner: hashes, stages, resuming after kill -9, two runners at once."""
 
 import dataclasses
+import errno
 import json
 import math
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from adadp.experiments import execution, grids, results, runner
+from adadp.experiments import execution, grids, places, results, runner
 from adadp.experiments.cases import case, run_case
 from adadp.experiments.configs import KINDS, PrivateRun, from_dict
 from adadp.experiments.plan import Cell, Grid, half_decade
@@ -257,6 +258,35 @@ def test_a_failing_run_does_not_stop_the_others(tmp_path, cheap_runs, monkeypatc
     assert set(results.load(tmp_path)) == {c.id for c in fine}
 
 
+@pytest.mark.parametrize("while_running", [True, False])
+def test_a_full_disk_stops_the_runner_and_says_where(tmp_path, cheap_runs, monkeypatch, while_running):
+    """The runs that would follow would be computed for as long, and fail alike."""
+    full, ordinary = OSError(errno.ENOSPC, "No space left on device"), execution.execute
+
+    def no_room(*_, **__):
+        raise full
+
+    if while_running:
+        monkeypatch.setattr(execution, "execute", lambda config, **kw: ordinary(config, **kw) and no_room())
+    else:
+        monkeypatch.setattr(results, "save", no_room)
+    folder = "checkpoints" if while_running else str(tmp_path)
+    with pytest.raises(RuntimeError, match=rf"{folder} cannot be written to \(no space left on device\); make room"):
+        run("tol-grid", "quick", folder=tmp_path, progress=False)
+    assert len(cheap_runs) == 1
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_computed(tmp_path, cheap_runs, monkeypatch):
+    def no_room(path, data):
+        if len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(places, "write_atomic", no_room)
+    with pytest.raises(RuntimeError, match="no space left on device"):
+        run("tol-grid", "quick", folder=tmp_path, progress=False)
+    assert not cheap_runs
+
+
 @pytest.fixture
 def lengths(cheap_runs, monkeypatch):
     """(seed, epochs) of what is carried out; seed 7 has no finite lr."""
@@ -297,7 +327,7 @@ def test_no_long_run_follows_a_pilot_without_finite_numbers(tmp_path, lengths, m
 
 def test_a_run_another_process_is_at_is_left_alone(tmp_path, cheap_runs):
     jobs = runner.pending(["tol-grid"], {}, "quick")
-    with runner._lock(jobs[0].config.id) as mine:
+    with places.lock(jobs[0].config.id) as mine:
         assert mine
         assert runner.attempt(jobs[0], tmp_path, "cpu") == (None, None)
         assert runner.attempt(jobs[1], tmp_path, "cpu")[0]
@@ -558,5 +588,5 @@ def test_a_bad_case_is_refused(change):
 
 def test_a_failing_case_says_why(cache):
     config = case("mnist", "as_printed", sigma=2, profile="quick")
-    with runner._lock(config.id), pytest.raises(RuntimeError, match="another process"):
+    with places.lock(config.id), pytest.raises(RuntimeError, match="another process"):
         run_case(config, device="cpu")

@@ -4,6 +4,7 @@ import pytest
 
 from adadp.experiments import grids
 from adadp.experiments.claims import CLAIMS
+from adadp.experiments.configs import from_dict
 from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, judge
 from adadp.experiments.federated import EXPERIMENTS
 
@@ -92,3 +93,15 @@ def test_calm_without_discarding_contradicts_its_use(claimed):
 def test_sensitivity_to_the_initial_lr_contradicts_its_claim():
     steep = world(lambda role, config: as_claimed(role, config) - (0.1 if config.lr > 0.5 else 0.0))
     assert judge(BY_ID["fed-lr"], steep).verdict == FAILS
+
+
+@pytest.mark.parametrize("claim", FEDERATED)
+def test_one_missing_run_or_another_size_is_no_verdict(claim, claimed):
+    used = judge(BY_ID[claim], claimed).runs
+    for missing in (used[0], used[-1]):
+        rest = {i: r for i, r in claimed.items() if i != missing}
+        assert judge(BY_ID[claim], rest).verdict == INCOMPLETE
+    larger = {}
+    for config in (from_dict(r["config"]).but(examples_per_client=10000) for r in claimed.values()):
+        larger[config.id] = record(config, as_claimed("", config), "")
+    assert judge(BY_ID[claim], larger).verdict == INCOMPLETE

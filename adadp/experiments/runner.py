@@ -11,22 +11,17 @@ the results folder themselves and also return the record, so that a cluster with
 """
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adadp.checkpoint import write_atomic
-from adadp.experiments import federated, grids, results
+from adadp.experiments import federated, grids, places, results
 from adadp.experiments.configs import Config
 from adadp.experiments.estimates import estimate, print_plan, seconds
 from adadp.experiments.grids import Job, pending
 from adadp.experiments.plan import FEDERATED_SIZES, PROFILES, STORED
-from adadp.folders import cache_folder
-from adadp.readers import reason
 
 BACKENDS = ("loky", "dask", "ray")
 WAIT = 5.0  # seconds between looks at runs that another runner is at
@@ -83,7 +78,7 @@ def run(
     place = results.stored_folder(profile, folder)
     report = Report()
     if not dry_run:
-        _check_writable(place)
+        places.check_writable(place)
     if dry_run:
         report.plan = estimate(names, results.load(place), profile, tier, device)
         print_plan(report.plan)
@@ -109,24 +104,6 @@ def _check(*, backend: str, device: str, **least_one) -> None:
         from adadp.evaluation import pick_device
 
         pick_device(device)
-
-
-def _check_writable(place: Path) -> None:
-    """Refuse folders that cannot be written to before anything is computed.
-
-    Raises:
-        RuntimeError: results, or checkpoints and locks, have no place; the message names the folder.
-    """
-    for folder, advice in (
-        (place, "choose another --folder or set ADADP_CACHE"),
-        (cache_folder(), "set ADADP_CACHE to another folder"),
-    ):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder / f".writable-{os.getpid()}", "")
-            (folder / f".writable-{os.getpid()}").unlink()
-        except OSError as error:
-            raise RuntimeError(f"{folder} cannot be written to ({reason(error)}); {advice}") from error
 
 
 def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = False) -> None:
@@ -242,18 +219,27 @@ def _remote(job: Job, place: Path, device: str):
 
 
 def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | None, str | None]:
-    """Carry one job out and store it, unless it is stored or another process is at it; (record, error message)."""
+    """Carry one job out and store it, unless it is stored or another process is at it; (record, error message).
+
+    Raises:
+        RuntimeError: a disk is full, so that every other run would fail as well.
+    """
     from adadp.experiments.execution import execute
 
-    with _lock(job.config.id) as mine:
+    with places.lock(job.config.id) as mine:
         if not mine or _path(place, job).exists():
             return None, None
-        checkpoint = _cache("checkpoints") / f"{job.config.id}.pt"
+        checkpoint = places.cache("checkpoints") / f"{job.config.id}.pt"
         try:
             record = execute(job.config, device=device, checkpoint=checkpoint, on_epoch=on_epoch)
         except Exception as error:  # one broken cell must not stop a night of runs; the report names it
+            places.stop_if_full(error, checkpoint.parent)
             return None, f"{job.config.slug}: {type(error).__name__}: {error}"
-        results.save(record, job.experiment, place)
+        try:
+            results.save(record, job.experiment, place)
+        except OSError as error:
+            places.stop_if_full(error, place)
+            raise
         checkpoint.unlink(missing_ok=True)
         return record, None
 
@@ -261,32 +247,6 @@ def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | N
 def _path(place: Path, job: Job) -> Path:
     """Where a job's record is stored."""
     return place / job.experiment / f"{job.config.slug}-{job.config.id}.json"
-
-
-def _cache(name: str) -> Path:
-    """A folder below the cache folder, made when it is missing."""
-    folder = cache_folder() / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@contextmanager
-def _lock(name: str) -> Iterator[bool]:
-    """Whether this process alone holds the lock of that name; the system releases it when the process dies."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks here: two runners may do the same work, and store the same result
-        yield True
-        return
-    path = _cache("locks") / f"{name}.lock"
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
-        path.unlink(missing_ok=True)
 
 
 def _epochs(config: Config) -> int:
