@@ -4,6 +4,7 @@ import pytest
 import torch
 from test_optimizer_devices import Unsynchronised
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import adadp
 
@@ -40,6 +41,22 @@ def test_nothing_is_read_on_a_device(clipping, physical, masked, monkeypatch):
     with Unsynchronised():
         loss = gradient.backward(x, y, mask=mask)
     assert loss.device.type == "meta" and all(p.grad.device.type == "meta" for p in model.parameters())
+
+
+def test_gradients_stay_where_they_are_on_a_card():
+    """A CUDA graph writes to the memory it was recorded with; a gradient that does not fit any more is made anew."""
+    with FakeTensorMode():
+        model = Mixed("cuda")
+        gradient = adadp.PrivateGradient(model, max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=4)
+        none = torch.empty(0, 2, 8, 8, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
+        gradient.backward(*none)
+        held = [p.grad for p in model.parameters()]
+        gradient.backward(*none)
+        assert all(p.grad is g for p, g in zip(model.parameters(), held, strict=True))
+        scale = model.scale
+        scale.data = torch.empty(9, device="cuda")
+        gradient.backward(*none)
+        assert scale.grad.shape == (9,) and model.last.bias.grad is held[-1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -1,5 +1,7 @@
 """Rounding must not let an example through: cancelling positions, shortened products, a very small C."""
 
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -8,7 +10,6 @@ import torch.nn.functional as F
 from test_private_gradient import private
 from torch import nn
 
-from adadp.privacy import exact as exact_module
 from adadp.privacy.exact import exact
 from adadp.privacy.terms import row_norms
 
@@ -73,28 +74,39 @@ def test_the_allowance_for_rounding_is_small():
     assert float(model.weight.grad.norm()) == pytest.approx(1, abs=2e-5)
 
 
-SWITCHES = {"cpu": exact_module._FULL["cpu"], "cuda": exact_module._FULL["card"]}
+@pytest.mark.parametrize("way", ["highest", "high", "medium", "tf32", "ieee"])
+def test_products_are_not_shortened_inside_and_are_as_set_afterwards(way):
+    """Read in a process of its own, as the settings belong to the process."""
+    if way in ("tf32", "ieee") and not hasattr(torch.backends.cudnn, "conv"):
+        pytest.skip("needs the switches of torch 2.9")
+    code = f"""
+import torch
+from adadp.privacy.exact import SWITCHES, exact
 
-
-@pytest.mark.parametrize("kind", SWITCHES)
-@pytest.mark.parametrize("chosen", ["highest", "high", "medium"])
-def test_products_are_not_shortened_inside_and_are_as_set_afterwards(kind, chosen):
-    def found():
-        return [getattr(*switch) for switch in SWITCHES[kind].switches], torch.get_float32_matmul_precision()
-
-    torch.set_float32_matmul_precision(chosen)
+found = lambda: [getattr(*switch) for switch in SWITCHES]
+if {way!r} in ("highest", "high", "medium"):
+    torch.set_float32_matmul_precision({way!r})
+else:
+    for owner, name in SWITCHES:
+        setattr(owner, name, {way!r})
+before = found()
+for kind in ("cpu", "cuda"):
     try:
-        before = found()
-        with pytest.raises(KeyError), exact(torch.device(kind)):
-            values, matmul = found()
-            assert matmul == "highest" and set(values) <= {"ieee", "none", False}
+        with exact(torch.device(kind)):
+            inside = found()
+            assert set(inside) <= {{"ieee", "none", False}}, inside
+            assert torch.get_float32_matmul_precision() == "highest"
             with exact(torch.device(kind)):
                 pass
-            assert found() == (values, matmul)
+            assert found() == inside
             raise KeyError
-        assert found() == before
-    finally:
-        torch.set_float32_matmul_precision("highest")
+    except KeyError:
+        pass
+    assert found() == before, (found(), before)
+if {way!r} in ("highest", "high", "medium"):
+    assert torch.get_float32_matmul_precision() == {way!r}
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_last_thread_restores_what_the_first_one_found():

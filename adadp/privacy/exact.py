@@ -20,24 +20,24 @@ def exact(device: torch.device | None) -> Iterator[None]:
     kind = device.type if device is not None else "cpu"
     autocast = kind != "meta" and torch.is_autocast_enabled(kind)
     with torch.no_grad(), torch.autocast(kind, enabled=False) if autocast else nullcontext():
-        full = _FULL["cpu" if kind == "cpu" else "card"]
-        full.enter()
+        _FULL.enter()
         try:
             yield
         finally:
-            full.leave()
+            _FULL.leave()
 
 
 class _FullFloat32:
     """Products of float32 in float32 between ``enter`` and ``leave``; then the user's settings are there again.
 
     The settings belong to the process: with several threads the first one inside changes them, the last one restores.
+    torch has an old setting for matrix products and a new switch for each kind of product, and objects to reading the
+    old one while the new ones say something else; so switches are changed first and restored last.
     """
 
-    def __init__(self, switches: list[tuple[object, str]]):
-        self.switches = switches  # (object, attribute)
+    def __init__(self):
         self.lock, self.inside = threading.Lock(), 0
-        self.before: list = []
+        self.before: list[tuple[object, str, object]] = []
         self.matmul = "highest"
 
     def enter(self) -> None:
@@ -45,12 +45,13 @@ class _FullFloat32:
             self.inside += 1
             if self.inside > 1:
                 return
-            self.before, self.matmul = [getattr(*s) for s in self.switches], torch.get_float32_matmul_precision()
+            found = [(*switch, getattr(*switch)) for switch in SWITCHES]
+            self.before = [switch for switch in found if switch[2] not in ("ieee", "none", False)]
+            for owner, name, _ in self.before:
+                setattr(owner, name, "ieee" if _NEW else False)
+            self.matmul = torch.get_float32_matmul_precision()
             if self.matmul != "highest":
-                torch.set_float32_matmul_precision("highest")  # also sets the switches of matrix products
-            for switch, value in zip(self.switches, self.before, strict=True):
-                if value not in ("ieee", "none", False):
-                    setattr(*switch, "ieee" if _NEW else False)
+                torch.set_float32_matmul_precision("highest")
 
     def leave(self) -> None:
         with self.lock:
@@ -59,17 +60,16 @@ class _FullFloat32:
                 return
             if self.matmul != "highest":
                 torch.set_float32_matmul_precision(self.matmul)
-            for switch, value in zip(self.switches, self.before, strict=True):
-                if getattr(*switch) != value:
-                    setattr(*switch, value)
+            for switch in self.before:
+                setattr(*switch)
 
 
-def _switches(backend) -> list[tuple[object, str]]:
-    """What decides about the products of a backend."""
-    if _NEW:
-        products = _BACKENDS.cuda.matmul if backend is _BACKENDS.cudnn else backend.matmul
-        return [(products, "fp32_precision"), (backend.conv, "fp32_precision")]
-    return [(backend, "allow_tf32")] if backend is _BACKENDS.cudnn else []
+def _switches() -> list[tuple[object, str]]:
+    """(object, attribute) of what decides how many bits products of float32 have."""
+    if not _NEW:
+        return [(_BACKENDS.cudnn, "allow_tf32")]
+    owners = (_BACKENDS.cuda.matmul, _BACKENDS.cudnn.conv, _BACKENDS.mkldnn.matmul, _BACKENDS.mkldnn.conv)
+    return [(owner, "fp32_precision") for owner in owners]
 
 
-_FULL = {"cpu": _FullFloat32(_switches(_BACKENDS.mkldnn)), "card": _FullFloat32(_switches(_BACKENDS.cudnn))}
+SWITCHES, _FULL = _switches(), _FullFloat32()

@@ -219,7 +219,9 @@ def _check_noise_scale(C: float, sigma: float, E: float) -> None:
 
 def _reusable(grad: Tensor | None, p: Tensor) -> bool:
     """Whether a gradient's memory can hold the next one."""
-    return grad is not None and grad.layout == torch.strided and grad.stride() == p.stride() and not grad.requires_grad
+    if grad is None or grad.layout != torch.strided or grad.requires_grad:
+        return False
+    return all(getattr(grad, a) == getattr(p, a) for a in ("shape", "dtype", "device")) and grad.stride() == p.stride()
 
 
 def _fill_noise(buffer: Tensor, std: float, generator: torch.Generator | None) -> Tensor:
