@@ -7,7 +7,7 @@ from adadp.experiments import grids, results
 from adadp.experiments.cases import federated_case
 from adadp.experiments.federated import EXPERIMENTS
 from adadp.experiments.federated_execution import PER_CLIENT, TRACED_ROUNDS
-from adadp.figures import federated_runs, plots
+from adadp.figures import federated_clients, federated_runs, plots
 from adadp.figures.show import to_html
 from adadp.figures.stored import Note
 
@@ -53,8 +53,9 @@ DRAWN = {
     "discarding": lambda folder: federated_runs.by_round("fed-discarding", 0, folder=folder),
     "randomness": lambda folder: federated_runs.by_setting("fed-randomness", "random_fraction", folder=folder),
     "batch": lambda folder: federated_runs.by_setting("fed-batch", "batch_size", folder=folder),
-    "clients": lambda folder: federated_runs.clients(0, folder=folder),
-    "within": lambda folder: federated_runs.within_round(0, 20, folder=folder),
+    "clients": lambda folder: federated_clients.clients(0, folder=folder),
+    "within": lambda folder: federated_clients.within_round(0, 5, 20, folder=folder),
+    "lr": lambda folder: federated_runs.by_lr(folder=folder),
     "ablations": lambda folder: federated_runs.ablations(0, folder=folder),
 }
 
@@ -82,6 +83,31 @@ def test_numbers_are_those_of_the_runs(full):
     assert "SGD (lr 0.0316) 40.3" in described
     points = plots.describe(federated_runs.by_setting("fed-randomness", "random_fraction", folder=full))
     assert "ADADP 42.0 % at 0, 45.3 % at 33, 48.6 % at 66, 52.0 % at 100" in points
+
+
+def test_what_clients_chose_is_said_over_all_seeds(full):
+    caption = plots.caption(fig := federated_clients.clients(0, folder=full))
+    assert "differ by a factor of 5.00" in caption and "3 % of all iterations" in caption and "3 seeds" in caption
+    assert "3: cat, dog" in [text.get_text() for text in fig.axes[1].texts]
+    assert "in the median 0.33 times" in plots.caption(federated_clients.within_round(0, folder=full))
+
+
+def test_ranges_over_learning_rates_are_said(full):
+    caption = plots.caption(federated_runs.by_lr(folder=full))
+    assert "ADADP at 33 % 2.0" in caption and "SGD at 0 % 1.9" in caption
+
+
+def test_at_full_data_size_the_best_learning_rate_of_sgd_is_drawn(full):
+    caption = plots.caption(federated_runs.by_round("fed-rounds", 0, size="full-data", folder=full))
+    assert "SGD (lr 0.0316) 36.0 % (one seed)" in caption and "10000 images" in caption
+    assert "chosen by test accuracy on the same seed" in caption
+
+
+def test_runs_that_broke_down_are_counted(full, tmp_path):
+    assert "broke down" not in plots.caption(federated_runs.by_round("fed-rounds", 0, folder=full))
+    (cell, *_) = [c for c in grids.cells("fed-rounds", {}, "laptop") if c.role == "adadp"]
+    results.save(record(cell.config) | {"diverged": 3}, "fed-rounds", tmp_path)
+    assert "from there on: 1." in plots.caption(federated_runs.by_round("fed-rounds", 0, folder=tmp_path))
 
 
 def test_what_was_chosen_by_the_test_set_is_said(full):

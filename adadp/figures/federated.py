@@ -114,7 +114,7 @@ def within_round(rows: Rows, number: int, *, data: str) -> Figure:
         f"client {k + 1} from {style.number(v[0])} to {style.number(v[-1])}" for k, v in enumerate(row["lrs"])
     )
     plots.describe(fig, f"Learning rates within round {number}: {words}.")
-    plots.caption(fig, "Every round begins far from each client's own optimum.")
+    plots.caption(fig, "The learning rate of each client in the course of one round.")
     plots.provenance(fig, data)
     return fig
 

@@ -2,6 +2,7 @@
 is still missing."""
 
 import itertools
+import statistics
 from collections.abc import Mapping, Sequence
 
 import matplotlib
@@ -52,6 +53,8 @@ def rows(record: Mapping) -> list[dict]:
 def by_round(experiment: str, percent: float, *, size: str = SIZE, folder=None) -> Figure | Note:
     """Test accuracy of the averaged model by round at one share of random data: mean and spread over seeds."""
     curves, said = found(experiment, size, folder, random_fraction=percent / 100)
+    searched = max((c for c in curves if c["role"] == "sgd"), key=_mean, default=None)  # at full-data size
+    curves = [c | {"role": "sgd best", "searched": True} if c is searched else c for c in curves]
     curves = [c for c in curves if c["role"] in ROLES]
     if not curves:
         return Note(said)
@@ -62,7 +65,7 @@ def by_round(experiment: str, percent: float, *, size: str = SIZE, folder=None) 
     style.percent_axis(ax)
     ends = ", ".join(f"{_label(c)} {spread(finals(c))}" for c in curves)
     plots.describe(fig, f"Test accuracy by communication round, {percent:g} % random data. At the end: {ends}.")
-    return _finish(fig, f"After the last round: {ends}. {_tuned(curves)}", curves, said)
+    return finish(fig, f"After the last round: {ends}. {_tuned(curves)}", curves, said)
 
 
 @matplotlib.rc_context(style.RC)
@@ -85,33 +88,45 @@ def by_setting(experiment: str, name: str, *, size: str = SIZE, folder=None) -> 
         at[scale * curve["config"][name]] = [r["rows"]["test_accuracy"][-1] for r in curve["records"]]
     fig = by_value(points, xlabel=xlabel, log=name == "batch_size", ax=style.figure(height=3.3).axes[0])
     fig.axes[0].set_xticks(sorted({at for values in points.values() for at in values}))
-    return _finish(fig, f"After the last round. {_tuned(curves)}", curves, said)
+    return finish(fig, f"After the last round. {_tuned(curves)}", curves, said)
 
 
-def clients(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note:
-    """What each client chose in a stored run: its learning rate by round, and the share of steps it discarded."""
-    return _of_one_run(percent, size, folder, federated.client_rates)
-
-
-def within_round(percent: float, number: int, *, size: str = SIZE, folder=None) -> Figure | Note:
-    """The learning rate of each client in the course of one round of a stored run."""
-
-    def draw(rounds, data):
-        return federated.within_round(rounds, number, data=data)
-
-    return _of_one_run(percent, size, folder, draw)
-
-
-def _of_one_run(percent: float, size: str, folder, draw) -> Figure | Note:
-    """A figure of the first stored seed of ADADP at one share of random data."""
-    curves, said = found("fed-rounds", size, folder, random_fraction=percent / 100)
-    curves = [c for c in curves if c["role"] == "adadp"]
+@matplotlib.rc_context(style.RC)
+def by_lr(*, size: str = SIZE, folder=None) -> Figure | Note:
+    """Accuracy after the last round against the (first) learning rate, one curve a share of random data: mean, lowest
+    and highest seed; ADADP on the left, SGD on the right."""
+    curves, said = found("fed-lr", size, folder)
     if not curves:
         return Note(said)
-    record = curves[0]["records"][0]
-    fig = draw(rows(record), data=record["data"])
-    one = [curves[0] | {"records": [record]}]
-    return _finish(fig, f"{percent:g} % random, seed {record['config']['seed']}.", one, "")
+    fig, ranges = style.figure(panels=2, height=3.3, sharey=True), []
+    shares = sorted({c["config"]["random_fraction"] for c in curves})
+    panels = (("adadp", "ADADP", "first learning rate η₀"), ("sgd", "SGD", "learning rate η"))
+    for ax, (method, title, xlabel) in zip(fig.axes, panels, strict=True):
+        ends = []
+        style.log_axis(ax)
+        for k, p in enumerate(shares):
+            mine = [c for c in curves if (c["config"]["method"], c["config"]["random_fraction"]) == (method, p)]
+            points = {c["config"]["lr"]: finals(c) for c in sorted(mine, key=lambda c: c["config"]["lr"])}
+            mean, low, high = ([f(v) / 100 for v in points.values()] for f in (statistics.fmean, min, max))
+            look = plots.appearance(f"{100 * p:g} % random", len(shares) - 1 - k)
+            ax.fill_between(list(points), low, high, color=look["color"], alpha=0.16, linewidth=0)
+            ax.plot(list(points), mean, **look)
+            if points:
+                ends.append((list(points)[-1], mean[-1], f"{100 * p:g} %", look["color"]))
+            if len(mean) > 1:
+                ranges.append(f"{title} at {100 * p:g} % {100 * (max(mean) - min(mean)):.1f}")
+        ax.set(title=f"{title}, by % random", xlabel=xlabel)
+        style.percent_axis(ax)
+        plots.label_ends(ax, ends)
+    fig.axes[0].set_ylabel("test accuracy")
+    words = f"Points from the worst to the best learning rate: {', '.join(ranges)}." if ranges else ""
+    plots.describe(fig, f"Test accuracy against the learning rate, by share of random data. {words}")
+    return finish(fig, f"After the last round. {words}".strip(), curves, said)
+
+
+def _mean(curve: Mapping) -> float:
+    """Final accuracy in percent, mean over seeds."""
+    return statistics.fmean(finals(dict(curve)))
 
 
 @matplotlib.rc_context(style.RC)
@@ -129,9 +144,7 @@ def ablations(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note
     curves = sorted(curves, key=lambda c: order.index(c["role"]))
     values = {ROLES.get(c["role"], c["role"]): [r["rows"]["test_accuracy"][-1] for r in c["records"]] for c in curves}
     fig = plots.bars(values, xlabel=f"test accuracy, {percent:g} % random", percent=True)
-    return _finish(
-        fig, "One thing changed at a time; a line reaches from the lowest to the highest seed.", curves, said
-    )
+    return finish(fig, "One thing changed at a time; a line reaches from the lowest to the highest seed.", curves, said)
 
 
 def sizes(percent: float, *, folder=None) -> str:
@@ -191,15 +204,18 @@ def _label(curve: dict) -> str:
 def _tuned(curves: Sequence[dict]) -> str:
     """A sentence on learning rates that were chosen by looking at the test set."""
     names = dict.fromkeys(_label(c).split(" (lr")[0] for c in curves if c["peeking"])
-    return f"The learning rate of {' and '.join(names)} was chosen by test accuracy on another seed." if names else ""
+    seed = "the same seed" if any(c.get("searched") for c in curves) else "another seed"
+    return f"The learning rate of {' and '.join(names)} was chosen by test accuracy on {seed}." if names else ""
 
 
-def _finish(fig: Figure, caption: str, curves: Sequence[dict], said: str) -> Figure:
+def finish(fig: Figure, caption: str, curves: Sequence[dict], said: str) -> Figure:
     """Caption with the size of the runs and what is missing, and their data."""
     config, seeds = curves[0]["config"], sorted({len(c["records"]) for c in curves})
     count = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     size = f"Stored runs: five clients of {config['examples_per_client']} images, {config['rounds']} rounds"
     plural = "s" * (seeds[-1] > 1)
+    broken = sum("diverged" in r for c in curves for r in c["records"])
+    said = f"Runs that broke down and count as guessing from there on: {broken}. {said}" if broken else said
     plots.caption(fig, " ".join(filter(None, [f"{size}, {count} seed{plural} a curve.", caption, said])))
     plots.provenance(fig, data_line([r for c in curves for r in c["records"]]))
     return fig
