@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from test_private_gradient import assert_matches_loop, labels, loop, mlp, private
+from test_private_gradient import Positions, TimeFirst, assert_matches_loop, labels, loop, mlp, private
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -66,6 +66,13 @@ class Reversed(Pair):
         return self.last(torch.tanh(self.first(x.flip(0))).flip(0))
 
 
+class Context(Pair):
+    """A layer that sees the batch as a whole, though a batch of one looks like an example."""
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x.mean(0, keepdim=True)) * x[:, :5]))
+
+
 class Centred(Pair):
     """A batch statistic written by hand. For one example alone it is nothing: the loop's gradient of it, and ours."""
 
@@ -102,6 +109,7 @@ MODELS = {
     "sorted": (Sorted, (6,)),
     "reversed": (Reversed, (6,)),
     "centred": (Centred, (6,)),
+    "context": (Context, (6,)),
 }
 
 
@@ -112,6 +120,17 @@ def test_equals_the_loop(name, size):
     torch.manual_seed(0)
     make, shape = MODELS[name]
     assert_matches_loop(make(), torch.randn(size, *shape), labels(size))
+
+
+@pytest.mark.parametrize("make", [TimeFirst, Positions])
+def test_sizes_that_agree_beyond_the_few_examples_tried(make):
+    """As many positions as examples, so that only the layout of a single example tells them apart."""
+    torch.manual_seed(0)
+    model = make()
+    if make is Positions:
+        model.places = nn.Embedding(12, 6)
+    x = torch.randint(0, 7, (12, 12)) if make is Positions else torch.randn(12, 12, 6)
+    assert_matches_loop(model, x, labels(12))
 
 
 def test_a_parameter_without_elements():

@@ -75,6 +75,8 @@ class PerExample:
             return {id(p) for p in ruled}
         found = set()
         for call, g in used:
+            if call.layout in known and len(call.input) != size:  # it sees the batch as a whole
+                return {id(p) for p in ruled}
             if call.layout not in known or len(call.input) != size or len(g) != size or g.dim() < 2:
                 found |= set(map(id, call.params.values()))
         if random and (others or found or self.without_rule):  # rules and fallback would see different dropout masks
