@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from adadp.data import DataError
 from adadp.experiments import execution, grids, places, results, runner
 from adadp.experiments.cases import case, run_case
 from adadp.experiments.configs import KINDS, PrivateRun, from_dict
@@ -285,6 +286,16 @@ def test_a_disk_without_room_is_noticed_before_anything_is_computed(tmp_path, ch
     with pytest.raises(RuntimeError, match="no space left on device"):
         run("tol-grid", "quick", folder=tmp_path, progress=False)
     assert not cheap_runs
+
+
+def test_a_reason_that_stops_all_runs_is_told_once(tmp_path, cheap_runs, monkeypatch):
+    def missing(*_, **__):
+        raise DataError("mnist is not here")
+
+    monkeypatch.setattr(execution, "execute", missing)
+    with pytest.raises(RuntimeError, match=r"^63 runs failed \(0 new ") as told:
+        run("tol-grid", folder=tmp_path, progress=False, limit=1)
+    assert str(told.value).count("mnist is not here") == 1 and " and 62 more: its pilot failed: " in str(told.value)
 
 
 @pytest.fixture

@@ -87,5 +87,5 @@ def run_case(config: PrivateRun | FederatedRun, *, device: str = "auto", folder=
     _, error = attempt(Job("one", 1, config), place, device)
     records = results.load(place)
     if config.id not in records:
-        raise RuntimeError(error or f"{config.slug} is being run by another process; try again when it is done")
+        raise RuntimeError(f"{config.slug}: {error or 'another process runs it; try again when it is done'}")
     return records[config.id]

@@ -22,6 +22,7 @@ from adadp.experiments.configs import Config
 from adadp.experiments.estimates import estimate, print_plan, seconds
 from adadp.experiments.grids import Job, pending
 from adadp.experiments.plan import FEDERATED_SIZES, PROFILES, STORED
+from adadp.experiments.tables import reasons
 
 BACKENDS = ("loky", "dask", "ray")
 WAIT = 5.0  # seconds between looks at runs that another runner is at
@@ -29,10 +30,10 @@ WAIT = 5.0  # seconds between looks at runs that another runner is at
 
 @dataclass
 class Report:
-    """What :func:`run` did: ids of new runs, messages of failed ones by id, and (dry run) the plan by tier."""
+    """What :func:`run` did: ids of new runs, why others failed, by config, and (dry run) the plan by tier."""
 
     new: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
+    failed: dict[Config, str] = field(default_factory=dict)
     plan: list[dict] = field(default_factory=list)
 
 
@@ -86,8 +87,8 @@ def run(
     workers = _Workers(place, device, jobs, backend, progress)
     _loop(report, lambda known: pending(names, known, profile, tier), limit, workers, pilots=profile in STORED)
     if report.failed:
-        text = "; ".join(f"{i}: {message}" for i, message in report.failed.items())
-        raise RuntimeError(f"{len(report.failed)} runs failed ({len(report.new)} new ones are stored): {text}")
+        stored, why = f"{len(report.new)} new ones are stored", reasons(report.failed)
+        raise RuntimeError(f"{len(report.failed)} runs failed ({stored}): {why}")
     return report
 
 
@@ -111,7 +112,7 @@ def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = Fals
     known = results.load(workers.place)
     with workers:
         while limit is None or len(report.new) < limit:
-            todo = [job for job in lacking(known) if job.config.id not in report.failed]
+            todo = [job for job in lacking(known) if job.config not in report.failed]
             todo = todo if limit is None else todo[: limit - len(report.new)]
             if pilots and (faults := _pilot([j for j in todo if j.tier == todo[0].tier], workers)):
                 report.failed |= faults
@@ -122,7 +123,7 @@ def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = Fals
             done_before = len(report.new) + len(report.failed)
             for job, record, error in workers.carry_out(todo):
                 if error:
-                    report.failed[job.config.id] = error
+                    report.failed[job.config] = error
                 elif record:
                     report.new.append(job.config.id)
             known = results.load(workers.place, known=known)
@@ -130,8 +131,8 @@ def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = Fals
                 time.sleep(WAIT)
 
 
-def _pilot(todo: list[Job], workers) -> dict[str, str]:
-    """A few epochs of every run before the first long one (kept in the cache); what is wrong, by the long run's id."""
+def _pilot(todo: list[Job], workers) -> dict[Config, str]:
+    """A few epochs of every run before the first long one (kept in the cache); what is wrong, by the long run."""
     place = results.stored_folder("pilot")
     short = {job.config.id: replace(job, config=PROFILES["pilot"](job.config)) for job in todo}
     known, tried = results.load(place), Report()
@@ -141,8 +142,8 @@ def _pilot(todo: list[Job], workers) -> dict[str, str]:
             print("first a short pilot of every run", file=sys.stderr)
         _loop(tried, lambda known: [j for i, j in cells.items() if i not in known], None, workers.at(place))
         known = results.load(place, known=known)
-    faults = {i: tried.failed.get(job.config.id) or _fault(known[job.config.id]) for i, job in short.items()}
-    return {i: f"its pilot failed: {fault}" for i, fault in faults.items() if fault}
+    faults = {i: tried.failed.get(job.config) or _fault(known[job.config.id]) for i, job in short.items()}
+    return {job.config: f"its pilot failed: {fault}" for job in todo if (fault := faults[job.config.id])}
 
 
 def _fault(record: dict) -> str | None:
@@ -234,7 +235,7 @@ def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | N
             record = execute(job.config, device=device, checkpoint=checkpoint, on_epoch=on_epoch)
         except Exception as error:  # one broken cell must not stop a night of runs; the report names it
             places.stop_if_full(error, checkpoint.parent)
-            return None, f"{job.config.slug}: {type(error).__name__}: {error}"
+            return None, f"{type(error).__name__}: {error}"
         try:
             results.save(record, job.experiment, place)
         except OSError as error:

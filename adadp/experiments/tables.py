@@ -1,4 +1,4 @@
-"""What is stored, as tables: by experiment, by tier with the hours that are left, and one row a curve."""
+"""What is stored, as tables: by experiment, by tier with the hours left, one row a curve; and why runs failed."""
 
 import statistics
 
@@ -130,3 +130,11 @@ def to_dataframe(records: dict):
         frame = pandas.DataFrame(record["rows"])
         frames.append(frame.assign(id=record["id"], data=record["data"], **record["config"]))
     return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
+
+
+def reasons(failed: dict[Config, str]) -> str:
+    """Each reason once, with the first of the runs that it stopped: without data there is one reason for all."""
+    stopped: dict[str, list[str]] = {}
+    for config, reason in failed.items():
+        stopped.setdefault(reason, []).append(config.slug)
+    return "; ".join(f"{s[0]}{f' and {len(s) - 1} more' * (len(s) > 1)}: {reason}" for reason, s in stopped.items())
