@@ -1,6 +1,6 @@
 """Median milliseconds of one epsilon for the paper's settings, nothing cached: wall clock and processor time.
 
-Run: python -m benchmarks.accounting
+Run: ``python -m benchmarks.accounting``.
 """
 
 import statistics

@@ -22,8 +22,9 @@ OUT = Path("_build/benchmarks")
 
 
 def arguments(description: str | None, *, repeats: int = timing.REPEATS) -> argparse.ArgumentParser:
-    """A parser with what every benchmark takes."""
-    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    """A parser with what every benchmark takes; ``--help`` shows the whole docstring."""
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=(description or "").replace("``", ""), formatter_class=kind)
     parser.add_argument("--repeats", type=int, default=repeats, help=f"timings of each contender ({repeats})")
     parser.add_argument("--out", type=Path, default=OUT, help=f"folder of the table, the picture and the data ({OUT})")
     return parser

@@ -47,7 +47,7 @@ def contenders(sweep: str, value: int) -> dict[str, Callable]:
 def main(argv=None) -> None:
     """Measure, print, write."""
     parser = arguments(__doc__)
-    parser.add_argument("--sweep", nargs="+", choices=SWEEPS, default=list(SWEEPS))
+    parser.add_argument("--sweep", nargs="+", choices=SWEEPS, default=list(SWEEPS), help="what grows (all)")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)
     rows, env = [], environment("opacus")

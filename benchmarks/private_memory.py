@@ -60,7 +60,7 @@ def main(argv=None) -> None:
     """Measure, print, write."""
     parser = arguments(__doc__, repeats=3)
     parser.add_argument("--child", nargs=2, metavar=("NETWORK", "CONTENDER"), help=SUPPRESS)
-    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="whose step (all)")
     parser.add_argument("--no-peers", action="store_true", help="only plain SGD and adadp")
     args = parser.parse_args(argv)
     if args.child:

@@ -148,7 +148,7 @@ def ratios(network: str, timings: dict, measure: str) -> dict:
 def main(argv=None) -> None:
     """Measure, print, write."""
     parser = arguments(__doc__)
-    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--network", nargs="+", choices=NETWORKS, default=list(NETWORKS), help="whose step (all)")
     parser.add_argument("--no-peers", action="store_true", help="only the floor and adadp")
     args = parser.parse_args(argv)
     torch.set_num_threads(1)

@@ -97,3 +97,11 @@ def test_accounting(tmp_path, monkeypatch):
     monkeypatch.setattr(accounting, "SETTINGS", {"tiny": (0.1, 10)})
     accounting.main(["--repeats", "1", "--out", str(tmp_path)])
     assert len(json.loads((tmp_path / "accounting.json").read_text())["rows"]) == 20
+
+
+@pytest.mark.parametrize("module", [accounting, federated_step, optimizer_step, private_growth, private_step])
+def test_help_explains_what_is_measured(module, capsys):
+    with pytest.raises(SystemExit, match="0"):
+        module.main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert " ".join(module.__doc__.replace("``", "").split()) in text
