@@ -54,6 +54,12 @@ def test_title_comes_first_and_once(path):
     assert sum(line.startswith("# ") for line in _outside_fences(prose)) == 1
 
 
+@each
+def test_thousands_have_commas(path):
+    prose = "\n".join(c.source for c in nbk.read(path).cells if c.cell_type == "markdown")
+    assert re.findall(r"\d[ \u2009\u202f]\d{3}\b", prose) == []
+
+
 def _outside_fences(text: str) -> list[str]:
     """Lines of Markdown that are not in a code block or directive."""
     lines, inside = [], False
