@@ -108,7 +108,8 @@ for kind in ("cpu", "cuda"):
     try:
         with exact(torch.device(kind)):
             inside = found()
-            assert set(inside) <= {{"ieee", "none", False}}, inside
+            assert set(inside) <= {{"ieee", "none"}}, inside
+            assert not torch.backends.cudnn.allow_tf32
             assert torch.get_float32_matmul_precision() == "highest"
             with exact(torch.device(kind)):
                 pass

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 import torch
 
 _BACKENDS = torch.backends
-_NEW = hasattr(_BACKENDS.cudnn, "conv")  # torch 2.9 brought a switch for each kind of operation
+FULL = ("ieee", "none")  # a switch that leaves float32 alone
 
 
 @contextmanager
@@ -31,24 +31,26 @@ class _FullFloat32:
     """Products of float32 in float32 between ``enter`` and ``leave``; then the user's settings are there again.
 
     The settings belong to the process: with several threads the first one inside changes them, the last one restores.
-    torch has an old setting for matrix products and a new switch for each kind of product, and objects to reading the
-    old one while the new ones say something else; so switches are changed first and restored last.
+    torch has an old setting for matrix products and one for cuDNN, and a new switch for each kind of product, and
+    objects to reading an old one where the new ones say something else. So all are changed, in an order that it likes.
     """
 
     def __init__(self):
         self.lock, self.inside = threading.Lock(), 0
-        self.before: list[tuple[object, str, object]] = []
-        self.matmul = "highest"
+        self.before: list = []
+        self.cudnn, self.matmul = False, "highest"
 
     def enter(self) -> None:
         with self.lock:
             self.inside += 1
             if self.inside > 1:
                 return
-            found = [(*switch, getattr(*switch)) for switch in SWITCHES]
-            self.before = [switch for switch in found if switch[2] not in ("ieee", "none", False)]
-            for owner, name, _ in self.before:
-                setattr(owner, name, "ieee" if _NEW else False)
+            self.before, self.cudnn = [getattr(*switch) for switch in SWITCHES], _cudnn_shortens()
+            if self.cudnn:
+                _BACKENDS.cudnn.allow_tf32 = False
+            for switch in SWITCHES:
+                if getattr(*switch) not in FULL:
+                    setattr(*switch, "ieee")
             self.matmul = torch.get_float32_matmul_precision()
             if self.matmul != "highest":
                 torch.set_float32_matmul_precision("highest")
@@ -60,16 +62,29 @@ class _FullFloat32:
                 return
             if self.matmul != "highest":
                 torch.set_float32_matmul_precision(self.matmul)
-            for switch in self.before:
-                setattr(*switch)
+            if self.cudnn:
+                _BACKENDS.cudnn.allow_tf32 = True
+            for switch, value in zip(SWITCHES, self.before, strict=True):
+                if getattr(*switch) != value:
+                    setattr(*switch, value)
+
+
+def _cudnn_shortens() -> bool:
+    """The old setting for cuDNN; where torch will not say, since the user has set new switches, these are enough."""
+    try:
+        return _BACKENDS.cudnn.allow_tf32
+    except RuntimeError:
+        return False
 
 
 def _switches() -> list[tuple[object, str]]:
-    """(object, attribute) of what decides how many bits products of float32 have."""
-    if not _NEW:
-        return [(_BACKENDS.cudnn, "allow_tf32")]
-    owners = (_BACKENDS.cuda.matmul, _BACKENDS.cudnn.conv, _BACKENDS.mkldnn.matmul, _BACKENDS.mkldnn.conv)
-    return [(owner, "fp32_precision") for owner in owners]
+    """(object, attribute) of what decides how many bits products of float32 have, from torch 2.9 on."""
+    if not hasattr(_BACKENDS.cudnn, "conv"):
+        return []
+    cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
+    return [
+        (part, "fp32_precision") for part in (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv)
+    ]
 
 
 SWITCHES, _FULL = _switches(), _FullFloat32()

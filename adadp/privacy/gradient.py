@@ -75,6 +75,7 @@ class PrivateGradient:
         padding, marked by ``mask``               absent: not in the sum, not in the loss
         examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone
         loss uses the model's parameters          refused
+        checkpointed block, not reentrant         as any other; its layers' inputs are kept all the same
         autocast, TF32                            norms, sums and noise in the parameters' own precision
         an example's positions cancel each other  its norm is taken as larger than rounding could have made it
         parameters in half precision              refused: rounding would break the bound on the norm
