@@ -105,3 +105,48 @@ def test_one_missing_run_or_another_size_is_no_verdict(claim, claimed):
     for config in (from_dict(r["config"]).but(examples_per_client=10000) for r in claimed.values()):
         larger[config.id] = record(config, as_claimed("", config), "")
     assert judge(BY_ID[claim], larger).verdict == INCOMPLETE
+
+
+def with_rows(records, role_of, change):
+    """The same world with the rows of some runs changed: ``change(rows)`` -> columns."""
+    return {i: r | {"rows": r["rows"] | change(r["rows"])} if role_of(r["config"]) else r for i, r in records.items()}
+
+
+def test_stability_that_costs_more_than_a_point_contradicts_discarding(claimed):
+    def end_two_lower(rows):
+        return {"test_accuracy": [a - 0.02 for a in rows["test_accuracy"]]}
+
+    adaptive = lambda c: c["method"] == "adadp" and c["discard"]  # noqa: E731
+    assert judge(BY_ID["fed-discarding"], with_rows(claimed, adaptive, end_two_lower)).verdict == FAILS
+
+
+def test_unrest_of_the_first_rounds_does_not_count(claimed):
+    def calm_after_five(rows):
+        return {"test_accuracy": [0.1, 0.6, 0.1, 0.6, 0.1] + [0.7] * (len(rows["round"]) - 5)}
+
+    plain = lambda c: c["method"] == "adadp" and not c["discard"]  # noqa: E731
+    assert judge(BY_ID["fed-discarding"], with_rows(claimed, plain, calm_after_five)).verdict == FAILS
+
+
+def test_every_run_must_have_clients_of_different_lr_and_in_the_last_rounds(claimed):
+    def level(rows):
+        return {"lr": [[0.01] * 5] * len(rows["round"])}
+
+    def level_at_the_end(rows):
+        return {"lr": rows["lr"][:-10] + [[0.01] * 5] * 10}
+
+    assert judge(BY_ID["fed-different-lr"], with_rows(claimed, lambda c: c["seed"] == 2, level)).verdict == FAILS
+    assert judge(BY_ID["fed-different-lr"], with_rows(claimed, lambda c: True, level_at_the_end)).verdict == FAILS
+
+
+def test_the_first_round_does_not_count_for_small_steps(claimed):
+    within = {"round": [1, 2], "lr": [[[0.001 * (1 + k) for k in range(20)]] * 5, [[0.01] * 20] * 5]}
+    same = {i: r | {"within_rounds": within} for i, r in claimed.items()}
+    assert judge(BY_ID["fed-small-first"], same).verdict == FAILS
+
+
+def test_one_share_at_which_the_initial_lr_matters_is_enough():
+    def one_share(role, config):
+        return as_claimed(role, config) - (0.1 if config.lr > 0.5 and config.random_fraction == 0.66 else 0.0)
+
+    assert judge(BY_ID["fed-lr"], world(one_share)).verdict == FAILS

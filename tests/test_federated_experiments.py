@@ -8,7 +8,7 @@ from adadp.experiments import grids, results, runner, tables
 from adadp.experiments.configs import FederatedRun, from_dict
 from adadp.experiments.execution import execute
 from adadp.experiments.federated import EXPERIMENTS, RANDOM, federated
-from adadp.experiments.federated_execution import gradients, groups_of, held
+from adadp.experiments.federated_execution import build, gradients, groups_of, held
 from adadp.experiments.plan import PROFILES
 
 TINY = dict(dataset="mnist-5k", model="mnist_mlp", examples_per_client=40, rounds=2)
@@ -140,3 +140,14 @@ def test_runner_carries_out_the_quick_profile(tmp_path, cache):
     assert len(report.new) == 2
     rows = tables.table("fed-rounds", results.load(tmp_path), "quick")
     assert rows and rows[0]["random"] == 0.0 and rows[0]["batch_size"] == 10
+
+
+def test_a_config_decides_the_loop():
+    y = torch.arange(10).repeat(40)
+    data = Dataset(torch.zeros(400, 1, 28, 28), y, torch.zeros(1, 1, 28, 28), y[:1], name="toy", provenance="toy")
+    small = TINY | dict(batch_size=5, local_epochs=3, keep_lr=False, reduction="sum")
+    loop = build(federated(random_fraction=0.0, **small), data, "cpu")
+    assert (loop.batch_size, loop.local_epochs, loop.keep_lr, loop.reduction) == (5, 3, False, "sum")
+    assert [sorted(labels.unique().tolist()) for _, labels in loop.clients] == [[1, 9], [0, 8], [3, 5], [2, 6], [4, 7]]
+    mixed = build(federated(random_fraction=1.0, **small), data, "cpu")
+    assert all(len(labels.unique()) > 2 and len(labels) == 40 for _, labels in mixed.clients)

@@ -8,7 +8,7 @@ from torch import nn
 
 import adadp
 from adadp import checkpoint as checkpoints
-from adadp.federated import FederatedAveraging, NoUsableClient, average
+from adadp.federated import FederatedAveraging, NoUsableClient, average, client_generator
 
 PRIVACY = {"max_grad_norm": 1.0, "noise_multiplier": 2.0}
 
@@ -284,3 +284,26 @@ def test_a_run_that_breaks_down_hands_over_its_history():
 def test_wrong_arguments_are_refused_before_the_first_round(change, error, name):
     with pytest.raises(error, match=name):
         loop(**change)
+
+
+@pytest.mark.filterwarnings("ignore:round 1")
+def test_a_private_client_whose_weights_are_refused_has_spent_its_budget():
+    made = []
+
+    def optimizer(parameters):
+        made.append(1)
+        return sgd(parameters, lr=3e38 if len(made) == 2 else 0.1)
+
+    fed = loop(optimizer, privacy=PRIVACY)
+    assert fed.run(1, progress=False).rows[0]["refused"] == [1]
+    planned = adadp.epsilon(noise_multiplier=2.0, sample_rate=4 / 40, steps=10, delta=1e-5)
+    assert fed.ledgers[1].get_epsilon(delta=1e-5) == pytest.approx(planned)
+
+
+def test_noise_is_drawn_from_a_stream_of_its_own_and_averaged_over_the_clients_batch():
+    fed = loop(sgd, clients=make_clients((24, 40, 3)), privacy=PRIVACY)
+    gradients = [fed._gradient(len(x), client, 1) for client, (x, _) in enumerate(fed.clients)]
+    orders = {client_generator(fed._seed, 1, k).initial_seed() for k in range(3)}
+    noises = {gradient.generator.initial_seed() for gradient in gradients}
+    assert len(noises) == 3 and not noises & orders
+    assert [gradient.expected_batch_size for gradient in gradients] == [4, 4, 3]

@@ -162,3 +162,10 @@ def test_dirichlet_that_cannot_be_met_is_refused():
 def test_wrong_labels_are_refused(labels):
     with pytest.raises(ValueError, match="labels"):
         split_iid(labels, 1, gen())
+
+
+def test_the_share_that_is_dealt_out_is_rounded_not_cut():
+    """0.29 times 100 is 28.999... in floating point."""
+    labels = torch.cat([torch.zeros(100, dtype=torch.int64), torch.ones(100_000, dtype=torch.int64)])
+    own = [int((labels[split_by_groups(labels, [(0,), (1,)], 0.29, gen(s))[0]] == 0).sum()) for s in range(5)]
+    assert min(own) == 71
