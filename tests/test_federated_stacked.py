@@ -324,7 +324,7 @@ def test_where_it_was_not_asked_for_it_steps_back_by_itself():
 
 
 @pytest.mark.parametrize(
-    "optimizer", [adaptive(**SWITCHES[1]), adaptive(tol=0.1), PEERS["SGD"], PEERS["SGD, momentum"]]
+    "optimizer", [adaptive(**SWITCHES[1]), adaptive(tol=0.1), *PEERS.values()], ids=["discarding", "adaptive", *PEERS]
 )
 def test_rows_read_nothing_on_a_device(optimizer):
     with FakeTensorMode():
