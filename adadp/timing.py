@@ -62,6 +62,7 @@ def alternate(contenders: dict[str, Callable], *, repeats: int = REPEATS, warm_u
     """
     timings = {name: Timing() for name in contenders}
     names = list(contenders)
+    collects = gc.isenabled()
     gc.collect()
     gc.disable()
     try:
@@ -73,7 +74,8 @@ def alternate(contenders: dict[str, Callable], *, repeats: int = REPEATS, warm_u
                     timings[name].wall.append(wall)
                     timings[name].cpu.append(cpu)
     finally:
-        gc.enable()
+        if collects:
+            gc.enable()
     return timings
 
 

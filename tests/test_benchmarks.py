@@ -1,5 +1,6 @@
 """The benchmarks run, write what they promise, and time what they say."""
 
+import gc
 import json
 
 import pytest
@@ -27,6 +28,22 @@ def test_an_interrupted_short_call_is_made_again_and_a_long_one_is_not(monkeypat
     monkeypatch.setattr(timing, "SHORT", -1.0)
     timing.alternate({"a": lambda: calls.append(0)}, repeats=1, warm_up=0)
     assert len(calls) == 2 * timing.TRIES + 1
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_as_it_was(enabled):
+    def fail():
+        assert not gc.isenabled()
+        raise KeyError
+
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with pytest.raises(KeyError):
+            timing.alternate({"a": fail}, repeats=1)
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 def test_tables_and_pictures(tmp_path):
