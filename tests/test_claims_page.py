@@ -155,11 +155,14 @@ def test_looking_ahead_never_decides(good):
 
 def test_rules_are_older_than_the_runs_that_say_so(monkeypatch):
     answers = {"new": 0, "old": 1, "gone": 128}
-    monkeypatch.setattr(claims, "rules_commit", lambda: "r")
-    monkeypatch.setattr(report, "_contains", lambda later, earlier: answers[later])
-    records = {str(k): {"commit": c} for k, c in enumerate(("new+", "new", "old", "gone"))}
+    monkeypatch.setattr(claims, "rules_commit", lambda name: name)
+    monkeypatch.setattr(report, "_contains", lambda later, earlier: answers[later] + (earlier == "federated"))
+    private, federated = ({"kind": kind} for kind in ("private", "federated"))
+    records = {str(k): {"commit": c, "config": private} for k, c in enumerate(("new+", "new", "old", "gone"))}
     assert report.rules_before_runs(records) == (2, 3)
-    monkeypatch.setattr(claims, "rules_commit", lambda: None)
+    records["4"] = {"commit": "new", "config": federated}
+    assert report.rules_before_runs(records) == (2, 4), "their own rules are newer"
+    monkeypatch.setattr(claims, "rules_commit", lambda name: None)
     assert report.rules_before_runs(records) == (0, 0)
 
 

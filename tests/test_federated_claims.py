@@ -120,6 +120,21 @@ def test_stability_that_costs_more_than_a_point_contradicts_discarding(claimed):
     assert judge(BY_ID["fed-discarding"], with_rows(claimed, adaptive, end_two_lower)).verdict == FAILS
 
 
+def test_training_that_breaks_down_without_discarding_is_not_calm(claimed):
+    def flat(level):
+        return lambda rows: {"test_accuracy": [level] * len(rows["round"])}
+
+    claim, (earlier,) = BY_ID["fed-discarding"], BY_ID["fed-discarding"].earlier
+    plain = lambda c: c["method"] == "adadp" and not c["discard"]  # noqa: E731
+    broken = with_rows(claimed, plain, flat(0.1))
+    assert judge(claim, broken).verdict == HOLDS and judge(earlier, broken).verdict == FAILS
+    assert "breaks down" in judge(claim, broken).numbers["as_printed"]
+    poor = with_rows(claimed, plain, flat(0.2))
+    assert judge(claim, poor).verdict == FAILS, "calm, and far above guessing"
+    both = with_rows(claimed, lambda c: c["method"] == "adadp", flat(0.1))
+    assert judge(claim, both).verdict == FAILS, "discarding does not save it either"
+
+
 def test_unrest_of_the_first_rounds_does_not_count(claimed):
     def calm_after_five(rows):
         return {"test_accuracy": [0.1, 0.6, 0.1, 0.6, 0.1] + [0.7] * (len(rows["round"]) - 5)}

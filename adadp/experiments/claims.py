@@ -29,10 +29,15 @@ def verdicts(records: dict) -> list[Verdict]:
     return [judge(c, records) for claim in CLAIMS for c in (claim, *claim.earlier)]
 
 
-def rules_commit() -> str | None:
-    """The last commit that touched the rules, None outside a checkout."""
+def rules_commit(*names: str) -> str | None:
+    """The last commit that touched the rules, None outside a checkout.
+
+    Args:
+        names: "private", "federated"; both where left out.
+    """
     path = Path(__file__)
-    command = ["git", "log", "-1", "--format=%H", "--", path.name, "federated_claims.py"]
+    files = {"private": path.name, "federated": "federated_claims.py"}
+    command = ["git", "log", "-1", "--format=%H", "--", *(files[name] for name in names or files)]
     try:
         return (
             subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True).stdout.strip() or None

@@ -174,13 +174,16 @@ def tally(found: list[Report]) -> dict[str, int]:
 
 
 def rules_before_runs(records: dict) -> tuple[int, int]:
-    """How many stored runs were made by code that already held today's rules, and of how many this can be told.
+    """How many stored runs were made by code that already held today's rules for their kind, and of how many this can
+    be told.
 
     Outside a checkout, or where history is cut off, nothing can be told: (0, 0).
     """
-    rules, before, told = claims.rules_commit(), 0, 0
-    for record in records.values() if rules else ():
-        answer = _contains((record.get("commit") or "").rstrip("+"), rules)
+    rules = {name: claims.rules_commit(name) for name in ("private", "federated")}
+    before, told = 0, 0
+    for record in records.values():
+        commit = rules["federated" if record["config"]["kind"] == "federated" else "private"]
+        answer = _contains((record.get("commit") or "").rstrip("+"), commit) if commit else -1
         before, told = before + (answer == 0), told + (answer in (0, 1))
     return before, told
 
