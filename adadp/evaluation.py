@@ -19,8 +19,8 @@ def evaluate(
         x: examples (N, ...), moved to the model's device a batch at a time.
         y: labels (N,).
         loss: (output, y) -> (B,).
-        batch_size: examples at once. None: 1000, but 50 on the CPU, whose cache then holds what a convolution returns
-            (the CIFAR-10 network is judged three times as fast).
+        batch_size: examples at once. None: 1000, but 50 on the CPU, whose cache then holds what a convolution
+            returns.
 
     Returns:
         (None, None) for no examples.

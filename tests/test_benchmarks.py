@@ -7,7 +7,15 @@ import pytest
 import torch
 
 from adadp import timing
-from benchmarks import accounting, common, federated_step, optimizer_step, private_growth, private_step
+from benchmarks import (
+    accounting,
+    common,
+    federated_step,
+    optimizer_step,
+    private_growth,
+    private_profile,
+    private_step,
+)
 
 
 def test_contenders_take_turns_and_the_warm_up_is_dropped():
@@ -116,7 +124,17 @@ def test_accounting(tmp_path, monkeypatch):
     assert len(json.loads((tmp_path / "accounting.json").read_text())["rows"]) == 20
 
 
-@pytest.mark.parametrize("module", [accounting, federated_step, optimizer_step, private_growth, private_step])
+def test_the_profile_of_a_private_step(tmp_path, monkeypatch):
+    monkeypatch.setattr(private_profile, "NETWORKS", ["mnist-mlp"])
+    private_profile.main(["--repeats", "2", "--out", str(tmp_path)])
+    rows = json.loads((tmp_path / "private_profile.json").read_text())["rows"]
+    assert {"aten::mm", "aten::normal_"} <= {row["operation"] for row in rows[:4]}
+    assert 50 < sum(row["per cent"] for row in rows) <= 100
+
+
+@pytest.mark.parametrize(
+    "module", [accounting, federated_step, optimizer_step, private_growth, private_profile, private_step]
+)
 def test_help_explains_what_is_measured(module, capsys):
     with pytest.raises(SystemExit, match="0"):
         module.main(["--help"])

@@ -13,7 +13,7 @@ from adadp.experiments.federated import ABLATIONS
 from adadp.experiments.report import finals, spread
 from adadp.figures import federated, plots, style
 from adadp.figures.points import by_value
-from adadp.figures.stored import Note, data_line, missing
+from adadp.figures.stored import Note, data_line, missing, not_yet, own_and_alike
 
 SIZE = "laptop"
 SIZES = ("laptop", "full-data", "paper")
@@ -179,17 +179,11 @@ def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Not
         record: of :func:`adadp.experiments.cases.run_case`; None draws the stored band alone.
         folder: of the stored results.
     """
-    known = results.load(folder).values()
-    alike = [r for r in known if r["config"] | {"seed": 0} == config.to_dict() | {"seed": 0}]
-    runs: dict[str, Sequence] = {}
-    if alike:
-        runs[f"stored, {len(alike)} seed{'s' * (len(alike) > 1)}"] = [rows(r) for r in alike]
-    if record:
-        runs[f"this run, seed {config.seed}"] = [rows(record)]
+    runs, records = own_and_alike(config, record, folder)
     if not runs:
-        return Note(f"No run of this case ({config.slug}) is stored yet; the profile paper runs it.")
-    data = data_line([*alike, *([record] if record else [])])
-    fig = federated.accuracy_by_round(runs, data=data)
+        return not_yet(config)
+    series = {name: [rows(r) for r in found] for name, found in runs.items()}
+    fig = federated.accuracy_by_round(series, data=data_line(records))
     plots.caption(fig, f"The case {config.slug}. Band: lowest to highest stored seed.")
     return fig
 

@@ -218,21 +218,25 @@ def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Not
         record: of :func:`adadp.experiments.cases.run_case`; None draws the stored band alone.
         folder: of the stored results.
     """
-    alike = [r for r in results.load(folder).values() if _without_seed(r["config"]) == _without_seed(config.to_dict())]
-    runs = {}
-    if alike:
-        runs[f"stored, {len(alike)} seed{'s' * (len(alike) > 1)}"] = [rows(r) for r in alike]
-    if record:
-        runs[f"this run, seed {config.seed}"] = [rows(record)]
+    runs, records = own_and_alike(config, record, folder)
     if not runs:
-        return Note(f"No run of this case ({config.slug}) is stored yet; the profile paper runs it.")
-    fig = plots.accuracy_against_epsilon(runs, delta=config.delta, ax=style.figure(height=3.4).axes[0])
+        return not_yet(config)
+    series = {name: [rows(r) for r in found] for name, found in runs.items()}
+    fig = plots.accuracy_against_epsilon(series, delta=config.delta, ax=style.figure(height=3.4).axes[0])
     plots.caption(fig, f"The case {config.slug}. Band: lowest to highest stored seed.")
     plots.statement(fig, f"ε for {assumptions()}; moments accountant")
-    plots.provenance(fig, data_line([*alike, *([record] if record else [])]))
+    plots.provenance(fig, data_line(records))
     return fig
 
 
-def _without_seed(config: dict) -> dict:
-    """A config as a dictionary, whatever its seed."""
-    return config | {"seed": 0}
+def own_and_alike(config, record: dict | None, folder) -> tuple[dict[str, list[dict]], list[dict]]:
+    """The stored seeds of a case and a run of one's own, by their names in a figure; and all these records."""
+    alike = [r for r in results.load(folder).values() if r["config"] | {"seed": 0} == config.to_dict() | {"seed": 0}]
+    own = [record] if record else []
+    named = {f"stored, {len(alike)} seed{'s' * (len(alike) > 1)}": alike, f"this run, seed {config.seed}": own}
+    return {name: found for name, found in named.items() if found}, [*alike, *own]
+
+
+def not_yet(config) -> Note:
+    """What stands in the place of a case that was never run."""
+    return Note(f"No run of this case ({config.slug}) is stored yet; the profile paper runs it.")
