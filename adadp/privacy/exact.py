@@ -1,7 +1,7 @@
 """Full precision for norms and sums, whatever the training around them does to be fast."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from operator import attrgetter
 
@@ -32,72 +32,43 @@ class _Setting:
     the new ones say something else. So both are changed, in an order that it likes.
     """
 
-    def __init__(self, *switches: tuple[object, str]):
+    def __init__(self, read: Callable, write: Callable, full: object, switches: list[tuple[object, str]]):
+        self.read, self.write, self.full = read, write, full  # of the old setting, and its value that shortens nothing
         self.switches = switches
         self.lock, self.inside = threading.Lock(), 0
         self.before: list = []
-        self.old: object = None
+        self.old: object = full
 
     def __enter__(self):
         with self.lock:
             self.inside += 1
             if self.inside == 1:
-                self.before = [getattr(*switch) for switch in self.switches]
-                self.change()
+                self._change()
 
     def __exit__(self, *_):
         with self.lock:
             self.inside -= 1
             if self.inside == 0:
-                self.restore()
-                for switch, value in zip(self.switches, self.before, strict=True):
-                    if getattr(*switch) != value:
-                        setattr(*switch, value)
+                self._restore()
 
-    def lengthen(self) -> None:
-        """Turn the switches that shorten float32."""
+    def _change(self) -> None:
+        self.before = [getattr(*switch) for switch in self.switches]
+        try:
+            self.old = self.read()
+        except RuntimeError:  # torch will not say, because the user has set the switches; then they are enough
+            self.old = self.full
+        if self.old != self.full:
+            self.write(self.full)
         for switch in self.switches:
             if getattr(*switch) not in FULL:
                 setattr(*switch, "ieee")
 
-    def change(self) -> None:
-        """Change the old setting and the switches."""
-        raise NotImplementedError
-
-    def restore(self) -> None:
-        """Restore the old setting; the switches follow."""
-        raise NotImplementedError
-
-
-class _Products(_Setting):
-    """Matrix products of every device, and convolutions of a CPU."""
-
-    def change(self) -> None:
-        self.lengthen()
-        self.old = torch.get_float32_matmul_precision()
-        if self.old != "highest":
-            torch.set_float32_matmul_precision("highest")
-
-    def restore(self) -> None:
-        if self.old != "highest":
-            torch.set_float32_matmul_precision(self.old)
-
-
-class _Cudnn(_Setting):
-    """Convolutions of a card."""
-
-    def change(self) -> None:
-        try:
-            self.old = _BACKENDS.cudnn.allow_tf32
-        except RuntimeError:  # torch will not say, because the user has set the switches; then they are enough
-            self.old = False
-        if self.old:
-            _BACKENDS.cudnn.allow_tf32 = False
-        self.lengthen()
-
-    def restore(self) -> None:
-        if self.old:
-            _BACKENDS.cudnn.allow_tf32 = True
+    def _restore(self) -> None:
+        if self.old != self.full:
+            self.write(self.old)
+        for switch, value in zip(self.switches, self.before, strict=True):
+            if getattr(*switch) != value:
+                setattr(*switch, value)
 
 
 def _switches(*parts: str) -> list[tuple[object, str]]:
@@ -107,6 +78,16 @@ def _switches(*parts: str) -> list[tuple[object, str]]:
     return [(attrgetter(part)(_BACKENDS), "fp32_precision") for part in parts]
 
 
-_PRODUCTS = _Products(*_switches("cuda.matmul", "mkldnn.matmul", "mkldnn.conv"))
-_CUDNN = _Cudnn(*_switches("cudnn.conv", "cudnn.rnn"))
+def _allow_tf32(value: bool) -> None:
+    """Set the old setting of cuDNN."""
+    _BACKENDS.cudnn.allow_tf32 = value
+
+
+_PRODUCTS = _Setting(  # matrix products of every device, and convolutions of a CPU
+    torch.get_float32_matmul_precision,
+    torch.set_float32_matmul_precision,
+    "highest",
+    _switches("cuda.matmul", "mkldnn.matmul", "mkldnn.conv"),
+)
+_CUDNN = _Setting(lambda: _BACKENDS.cudnn.allow_tf32, _allow_tf32, False, _switches("cudnn.conv", "cudnn.rnn"))
 SWITCHES = [*_PRODUCTS.switches, *_CUDNN.switches]
