@@ -88,8 +88,8 @@ class ADADP(Optimizer):
           iteration costs the privacy of two gradients, and nothing more.
         * A discarded iteration, and one whose error or result is not finite, restores :math:`\theta_\ell` bit for bit;
           the latter multiplies the learning rate by alpha_min. A bad gradient is forgotten after one iteration.
-        * A zero error multiplies it by alpha_max, ten times in a row at most: zero gradients cannot inflate it.
-        * A parameter without a gradient counts as one with gradient zero: it is left alone if both halves lack it.
+        * A zero error multiplies it by alpha_max, ten times in a row at most; it never grows beyond what parameters
+          can hold. A parameter without a gradient counts as one with gradient zero.
         * ``state_dict`` carries everything, also between the two halves; training goes on bit for bit.
         * One extra buffer a parameter; gradients are not changed; no host synchronisation on CUDA.
         * A CUDA graph holds both halves of an iteration, and is recorded after a first iteration.

@@ -4,6 +4,8 @@ On a CPU they are plain numbers. Where reading a number would make the host wait
 changed in place, so that a CUDA graph finds them. As everything lives in the groups, ``state_dict`` needs no help.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -112,13 +114,20 @@ def write(groups: list[dict], **values) -> None:
 
 
 def scale_lr(groups: list[dict], factor: Scalar) -> None:
-    """Multiply every learning rate by the same factor; a tensor that groups share, once."""
+    """Multiply every learning rate by the same factor, up to the largest of its group; a shared tensor, once."""
     if isinstance(factor, Tensor):
-        for lr in {id(group["lr"]): group["lr"] for group in groups}.values():
-            lr.mul_(factor.to(lr.device))
+        for group in {id(group["lr"]): group for group in groups}.values():
+            group["lr"].mul_(factor.to(group["lr"].device)).clamp_(max=largest_lr(group["params"]))
     else:
         for group in groups:
             group["lr"] *= factor
+            if group["lr"] > 1e4:  # which float16 holds
+                group["lr"] = min(group["lr"], largest_lr(group["params"]))
+
+
+def largest_lr(params: list[Tensor]) -> float:
+    """What all types of these parameters can hold: training that has broken down would let lr grow out of them."""
+    return min((torch.finfo(dtype).max for dtype in {p.dtype for p in params}), default=math.inf)
 
 
 def signed_lr(group: dict) -> Scalar:

@@ -220,3 +220,15 @@ def test_discarding_survives_a_stiff_valley():
     assert max(sizes) < 1.5
     assert sizes[-1] < 0.02
     assert opt.discarded > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@every_path
+def test_lr_never_leaves_what_the_parameters_can_hold(dtype, path):
+    """Huge weights under the relative error: err stays tiny whatever lr is, and lr would grow for ever."""
+    (param,) = params = [nn.Parameter(torch.full((3,), 6e4, dtype=dtype))]
+    optimizer = ADADP(params, **path | {"lr": lr_of(path, 1.0)}, alpha_max=1e8)
+    zero, tiny = torch.zeros_like(param), torch.full_like(param, torch.finfo(dtype).tiny)
+    feed(optimizer, *[[zero], [tiny]] * 100)
+    assert torch.isfinite(param).all() and optimizer.accepted > 0
+    assert 1e4 < lr(optimizer) <= torch.finfo(dtype).max

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from adadp.optimizer import ADADP, ZERO_ERRORS
+from adadp.param_groups import largest_lr
 from adadp.step_size import Controller
 
 Gradient = Callable[[int], list[Tensor]]
@@ -92,7 +93,7 @@ class AdaptiveRows:
         """Change learning rates and counters of the active rows, as ``ADADP`` does."""
         zero_errors = (self.zero_errors + 1) * (error == 0)
         factor = torch.where(zero_errors > ZERO_ERRORS, 1.0, self.law.factor(error))
-        self.lr.mul_(torch.where(active, factor, 1.0))
+        self.lr.mul_(torch.where(active, factor, 1.0)).clamp_(max=largest_lr(self.blocks))
         self.accepted.add_(accept & active)
         self.discarded.add_(~accept & active)
         for held, new in ((self.error, error), (self.zero_errors, zero_errors)):
