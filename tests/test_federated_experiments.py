@@ -147,7 +147,8 @@ def test_a_config_decides_the_loop():
     data = Dataset(torch.zeros(400, 1, 28, 28), y, torch.zeros(1, 1, 28, 28), y[:1], name="toy", provenance="toy")
     small = TINY | dict(batch_size=5, local_epochs=3, keep_lr=False, reduction="sum")
     loop = build(federated(random_fraction=0.0, **small), data, "cpu")
-    assert (loop.batch_size, loop.local_epochs, loop.keep_lr, loop.reduction) == (5, 3, False, "sum")
+    training = loop.training
+    assert (training.batch_size, training.local_epochs, loop.keep_lr, training.reduction) == (5, 3, False, "sum")
     assert [sorted(labels.unique().tolist()) for _, labels in loop.clients] == [[1, 9], [0, 8], [3, 5], [2, 6], [4, 7]]
     mixed = build(federated(random_fraction=1.0, **small), data, "cpu")
     assert all(len(labels.unique()) > 2 and len(labels) == 40 for _, labels in mixed.clients)

@@ -9,6 +9,7 @@ from torch import nn
 import adadp
 from adadp import checkpoint as checkpoints
 from adadp.federated import FederatedAveraging, NoUsableClient, average, client_generator
+from adadp.federated.local import noise_generator
 
 PRIVACY = {"max_grad_norm": 1.0, "noise_multiplier": 2.0}
 
@@ -167,8 +168,8 @@ def test_batch_norm_and_counters_are_averaged_and_stay_finite():
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
     fed = loop(sgd, model, clients=make_clients((24, 40)))
     seen = []
-    original = fed._train
-    fed._train = lambda drawn, number: (
+    original = fed._updates
+    fed._updates = lambda drawn, number: (
         seen.append(copy.deepcopy(fed._local[1].running_mean)) or item for item in original(drawn, number)
     )
     fed.run(1, progress=False)
@@ -302,7 +303,8 @@ def test_a_private_client_whose_weights_are_refused_has_spent_its_budget():
 
 def test_noise_is_drawn_from_a_stream_of_its_own_and_averaged_over_the_clients_batch():
     fed = loop(sgd, clients=make_clients((24, 40, 3)), privacy=PRIVACY)
-    gradients = [fed._gradient(len(x), client, 1) for client, (x, _) in enumerate(fed.clients)]
+    noise = [noise_generator(fed._seed, 1, client, 3, fed.device) for client in range(3)]
+    gradients = [fed.training.gradient(fed._local, len(x), g) for g, (x, _) in zip(noise, fed.clients, strict=True)]
     orders = {client_generator(fed._seed, 1, k).initial_seed() for k in range(3)}
     noises = {gradient.generator.initial_seed() for gradient in gradients}
     assert len(noises) == 3 and not noises & orders

@@ -11,7 +11,7 @@ _HOME = {
     "client_update": "client",
     "average": "averaging",
     "FederatedAveraging": "rounds",
-    "NoUsableClient": "rounds",
+    "NoUsableClient": "coordinator",
 }
 __all__ = sorted(_HOME)
 

@@ -27,7 +27,7 @@ def restore(loop, path: str | Path) -> History:
     """Put a loop where its checkpoint was written, and return the history so far.
 
     Args:
-        loop: an :class:`adadp.federated.FederatedAveraging`, made with the arguments of the interrupted run.
+        loop: a :class:`adadp.federated.coordinator.Coordinator`, made with the arguments of the interrupted run.
         path: of the checkpoint.
 
     Raises:
@@ -58,12 +58,14 @@ def restore(loop, path: str | Path) -> History:
 
 def settings(loop) -> dict:
     """What two runs must share to be the same, as plain values; the device is not part of it."""
-    names = ("batch_size", "local_epochs", "participation", "keep_lr", "reduction", "delta")
-    optimizer = loop.client_optimizer(loop._local.parameters())
-    return {name: getattr(loop, name) for name in names} | {
-        "clients": [len(x) for x, _ in loop.clients],
+    training = loop.training
+    optimizer = training.optimizer(loop.model)
+    return {
+        **{name: getattr(training, name) for name in ("batch_size", "local_epochs", "reduction")},
+        **{name: getattr(loop, name) for name in ("participation", "keep_lr", "delta")},
+        "clients": loop.sizes,
         "model": [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in loop.model.state_dict().items()],
-        "privacy": {name: str(value) for name, value in dict(loop.privacy or {}).items()},
+        "privacy": {name: str(value) for name, value in dict(training.privacy or {}).items()},
         "optimizer": [type(optimizer).__name__, *(text for group in optimizer.param_groups for text in _plain(group))],
     }
 
@@ -77,6 +79,6 @@ def _plain(group: dict) -> list[str]:
 def _generators(loop) -> list[torch.Generator]:
     """Torch's own generators, from which layers like dropout draw."""
     here = [torch.default_generator]
-    if loop.device.type == "cuda":
-        here.append(torch.cuda.default_generators[loop.device.index or 0])
+    if (device := next(loop.model.parameters()).device).type == "cuda":
+        here.append(torch.cuda.default_generators[device.index or 0])
     return here

@@ -1,0 +1,173 @@
+"""What the server of federated averaging does, wherever its clients are: draw, average, evaluate, keep, continue."""
+
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from adadp import checkpoint as checkpoints
+from adadp.evaluation import evaluate
+from adadp.federated.averaging import average
+from adadp.federated.client import ClientReport, client_generator
+from adadp.federated.continuing import restore, state_of
+from adadp.federated.local import LocalTraining
+from adadp.history import History
+from adadp.privacy import arguments
+from adadp.progress import progress_bar
+
+
+class NoUsableClient(RuntimeError):
+    """Too few clients of a round sent weights that are finite; ``history`` holds the rounds before it."""
+
+    history: History | None = None
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client hands back after a round: its number, report, learning rates at the end, and weights."""
+
+    client: int
+    report: ClientReport
+    lrs: list[float]
+    state: dict[str, Tensor]
+
+
+class Coordinator:
+    """Rounds of federated averaging; where and how the clients train is a subclass's :meth:`_updates`.
+
+    Args:
+        model: the global model; :meth:`run` updates it in place.
+        training: the settings of local training.
+        sizes: examples of each client, as far as they are known.
+        participation, keep_lr, test_data, delta: as for :class:`adadp.federated.FederatedAveraging`.
+        seed: all draws depend on it.
+        min_clients: with fewer usable updates a round fails.
+
+    Reference: Algorithm 1, McMahan et al. (2017).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        training: LocalTraining,
+        sizes: Sequence[int | None],
+        *,
+        participation: float,
+        keep_lr: bool,
+        test_data: tuple[Tensor, Tensor] | None,
+        delta: float,
+        seed: int,
+        min_clients: int = 1,
+    ) -> None:
+        self.model, self.training, self.sizes = model, training, list(sizes)
+        self.participation, self.keep_lr, self.test_data, self.delta = participation, keep_lr, test_data, delta
+        self.min_clients = min_clients
+        self.ledgers = None
+        self._seed, self._done = seed, 0
+        self._lrs: list[list[float] | None] = [None] * len(sizes)
+
+    def run(self, rounds: int, *, progress: bool = True, checkpoint: str | Path | None = None, callbacks=()) -> History:
+        """Run ``rounds`` rounds and return their history; the averaged model is ``model``, in place.
+
+        Args:
+            rounds: number of rounds; a run continued from a checkpoint does what is left of them. A second call
+                goes on from the first one's model and numbers its rounds on, so that no draw and no noise is repeated.
+            progress: show a bar.
+            checkpoint: a file in which everything is stored after each round; a later run continues from it, and the
+                file is removed at the end.
+            callbacks: called after each round as ``callback(round=, model=, history=)``.
+
+        Raises:
+            NoUsableClient: no client of a round sent finite weights; it holds the history up to there.
+            RuntimeError: a client failed, or the checkpoint is corrupt or of
+                another run.
+            ValueError: ``rounds`` is no whole number, or less than the checkpoint holds.
+        """
+        rounds = arguments.count("rounds", rounds)
+        history = History() if checkpoint is None or not Path(checkpoint).exists() else restore(self, checkpoint)
+        if len(history.rows) > rounds:
+            raise ValueError(f"rounds={rounds} is less than the {len(history.rows)} that checkpoint {checkpoint} holds")
+        last = self._done - len(history.rows) + rounds
+        with progress_bar(rounds, initial=len(history.rows), show=progress, unit="round") as bar:
+            for number in range(self._done + 1, last + 1):
+                try:
+                    history.rows.append(self._round(number))
+                except NoUsableClient as error:
+                    error.history = history
+                    raise
+                if checkpoint is not None:
+                    checkpoints.save(checkpoint, state_of(self, history))
+                for callback in callbacks:
+                    callback(round=number, model=self.model, history=history)
+                bar.update()
+        if checkpoint is not None:
+            Path(checkpoint).unlink(missing_ok=True)
+        return history
+
+    def _round(self, number: int) -> dict:
+        """Draw, train, average, evaluate: one row of the history."""
+        return self._conclude(number, self._updates(self._draw(number), number))
+
+    def _updates(self, drawn: list[int], number: int) -> Iterable[Update]:
+        """Local training of the drawn clients, in their order, from the global model on."""
+        raise NotImplementedError
+
+    def _conclude(self, number: int, updates: Iterable[Update]) -> dict:
+        """Average what the clients hand back, weighted by their sizes; the new global model is evaluated."""
+        usable, refused = [], []
+        for update in updates:
+            finite = all(bool(torch.isfinite(value).all()) for value in update.state.values())
+            (usable if finite else refused).append(update)
+        if refused:
+            names = [update.client for update in refused]
+            warnings.warn(f"round {number}: weights of clients {names} are not finite and left out", stacklevel=4)
+        if not usable:
+            raise NoUsableClient(f"round {number}: no client sent finite weights; lower the learning rate")
+        if len(usable) < self.min_clients:
+            raise NoUsableClient(
+                f"round {number}: {len(usable)} of {len(self.sizes)} clients sent usable weights, "
+                f"min_clients is {self.min_clients}"
+            )
+        self.model.load_state_dict(average([u.state for u in usable], [u.report.examples for u in usable]))
+        self._done = number
+        for update in usable + refused:
+            self._keep(update)
+        return self._row(number, usable, [update.client for update in refused])
+
+    def _keep(self, update: Update) -> None:
+        """Note what a client's round leaves behind besides the model."""
+        self._lrs[update.client] = update.lrs
+
+    def _draw(self, number: int) -> list[int]:
+        """The clients of a round, in order; at least one."""
+        total = len(self.sizes)
+        count = max(1, round(self.participation * total))
+        if count == total:
+            return list(range(total))
+        order = torch.randperm(total, generator=client_generator(self._seed, number, 2 * total))
+        return sorted(order[:count].tolist())
+
+    def _start_lrs(self, client: int) -> list[float] | None:
+        """The learning rates a client starts its round with; None: those of its optimizer."""
+        return self._lrs[client] if self.keep_lr else None
+
+    def _row(self, number: int, usable: list[Update], refused: list[int]) -> dict:
+        """One row of the history, with one entry a client in the lists."""
+        accuracy, loss = (None, None)
+        if self.test_data is not None:
+            accuracy, loss = evaluate(self.model, *self.test_data, loss=self.training.loss)
+        traced = ("lrs",) if self.training.trace else ()
+        fields = ("examples", "steps", "lr", "error", "accepted", "discarded", *traced)
+        row = {"round": number, "test_accuracy": accuracy, "test_loss": loss, "clients": [u.client for u in usable]}
+        row |= {name: [getattr(u.report, name) for u in usable] for name in fields}
+        row["refused"] = refused
+        if self.training.privacy is not None:
+            row["epsilon"] = [self._epsilon(update) for update in usable]
+        return row
+
+    def _epsilon(self, update: Update) -> float:
+        """What a private client has spent so far."""
+        return self.ledgers[update.client].get_epsilon(delta=self.delta)
