@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from adadp import models
 from adadp.data import Dataset
 from adadp.experiments.configs import FederatedRun
-from adadp.federated import FederatedAveraging, NoUsableClient, split_by_groups
+from adadp.federated import FederatedAveraging, NoUsableClient, Task, split_by_groups
 
 COLUMNS = ("round", "test_accuracy", "test_loss")
 PER_CLIENT = ("lr", "error", "accepted", "discarded")
@@ -51,27 +51,47 @@ def held(data: Dataset, config: FederatedRun) -> torch.Tensor:
     return torch.cat(chosen).sort().values
 
 
-def build(config: FederatedRun, data: Dataset, device: str) -> FederatedAveraging:
-    """The loop of a config: initial weights, split and order from three streams of its seed."""
+def task(config: FederatedRun, load: Callable[[], Dataset]) -> Task:
+    """The federation of a config: initial weights, split and order from three streams of its seed.
+
+    Args:
+        config: of the run.
+        load: gives the data set; called only where examples are needed.
+    """
     from adadp.experiments.execution import build_optimizer
 
     weights, split, order = (int(s) for s in np.random.SeedSequence(config.seed).generate_state(3))
-    indices = held(data, config)
-    labels = data.y_train[indices]
-    parts = split_by_groups(labels, groups_of(config), config.random_fraction, torch.Generator().manual_seed(split))
-    return FederatedAveraging(
-        getattr(models, config.model)(generator=torch.Generator().manual_seed(weights)),
-        [(data.x_train[indices[part]], labels[part]) for part in parts],
-        lambda parameters: build_optimizer(config, parameters),
+
+    @cache
+    def parts() -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """Which examples all clients hold together, and which of those each of them holds."""
+        indices, groups = held(load(), config), groups_of(config)
+        generator = torch.Generator().manual_seed(split)
+        return indices, split_by_groups(load().y_train[indices], groups, config.random_fraction, generator)
+
+    def own(client: int) -> tuple[torch.Tensor, torch.Tensor]:
+        indices, clients = parts()
+        mine = indices[clients[client]]
+        return load().x_train[mine], load().y_train[mine]
+
+    return Task(
+        model=lambda: getattr(models, config.model)(generator=torch.Generator().manual_seed(weights)),
+        data=own,
+        clients=len(groups_of(config)),
+        client_optimizer=lambda parameters: build_optimizer(config, parameters),
         batch_size=config.batch_size,
         local_epochs=config.local_epochs,
         keep_lr=config.keep_lr,
         reduction=config.reduction,
-        test_data=(data.x_test, data.y_test),
+        test_data=lambda: (load().x_test, load().y_test),
         trace=TRACE if config.method == "adadp" else 0,
-        generator=torch.Generator().manual_seed(order),
-        device=device,
+        seed=order,
     )
+
+
+def build(config: FederatedRun, data: Dataset, device: str) -> FederatedAveraging:
+    """The loop of a config in this process."""
+    return task(config, lambda: data).in_process(device)
 
 
 def run_federated(config: FederatedRun, *, device: str, checkpoint: Path | None, on_epoch: Callable) -> dict:

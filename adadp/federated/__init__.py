@@ -11,6 +11,8 @@ _HOME = {
     "client_update": "client",
     "average": "averaging",
     "FederatedAveraging": "rounds",
+    "Task": "task",
+    "load_task": "task",
     "NoUsableClient": "coordinator",
 }
 __all__ = sorted(_HOME)

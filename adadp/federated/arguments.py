@@ -5,13 +5,12 @@ from adadp.privacy import arguments
 PRIVACY = {"max_grad_norm", "noise_multiplier", "clipping", "max_physical_batch_size"}
 
 
-def check_arguments(clients, privacy, *, reduction, stacked, **values) -> None:
-    """Refuse what cannot be run, naming it.
+def check_settings(privacy, *, reduction, **values) -> None:
+    """Refuse settings with which nothing can be run, naming them.
 
     Raises:
-        ValueError: see :class:`adadp.federated.FederatedAveraging`.
+        ValueError, TypeError: see :class:`adadp.federated.FederatedAveraging`.
     """
-    _check_clients(clients)
     arguments.function("client_optimizer", values["client_optimizer"], "parameters -> optimizer")
     arguments.function("loss", values["loss"], "(output, y) -> one value an example")
     for name, low in (("batch_size", 1), ("local_epochs", 1), ("trace", 0)):
@@ -20,23 +19,26 @@ def check_arguments(clients, privacy, *, reduction, stacked, **values) -> None:
     arguments.flag("keep_lr", values["keep_lr"])
     arguments.delta(values["delta"])
     arguments.choice("reduction", reduction, ("mean", "sum"))
-    if stacked not in (True, False, None):
-        raise ValueError(f"stacked must be True, False or None, got {stacked!r}")
     if privacy is not None:
         _check_privacy(privacy)
         if reduction != "mean":
             raise ValueError("reduction='sum' has no meaning with privacy: private gradients are averaged")
 
 
-def _check_clients(clients) -> None:
+def check_clients(clients) -> None:
     """At least one, and each with as many labels as inputs."""
     if len(clients) == 0:
         raise ValueError("clients must hold at least one (x, y)")
     for number, (x, y) in enumerate(clients):
-        if len(x) == 0:
-            raise ValueError(f"clients[{number}] has no data: leave it out")
-        if len(x) != len(y):
-            raise ValueError(f"clients[{number}] has {len(x)} inputs but {len(y)} labels")
+        check_data(f"clients[{number}]", x, y)
+
+
+def check_data(name: str, x, y) -> None:
+    """Some examples, and as many labels."""
+    if len(x) == 0:
+        raise ValueError(f"{name} has no data: leave it out")
+    if len(x) != len(y):
+        raise ValueError(f"{name} has {len(x)} inputs but {len(y)} labels")
 
 
 def _check_privacy(privacy) -> None:

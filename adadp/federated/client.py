@@ -39,6 +39,11 @@ class ClientReport:
     lrs: list[float] = field(default_factory=list)
 
 
+def draw_seed(generator: torch.Generator | None) -> int:
+    """The one number on which all draws of a federation depend."""
+    return int(torch.randint(2**62, (), generator=generator))
+
+
 def client_generator(seed: int, round_number: int, client: int) -> torch.Generator:
     """The source of randomness of one client in one round; it depends on these three numbers and nothing else.
 

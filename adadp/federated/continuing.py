@@ -58,13 +58,18 @@ def restore(loop, path: str | Path) -> History:
 
 def settings(loop) -> dict:
     """What two runs must share to be the same, as plain values; the device is not part of it."""
-    training = loop.training
-    optimizer = training.optimizer(loop.model)
-    return {
-        **{name: getattr(training, name) for name in ("batch_size", "local_epochs", "reduction")},
-        **{name: getattr(loop, name) for name in ("participation", "keep_lr", "delta")},
+    names = ("participation", "keep_lr", "delta")
+    return {name: getattr(loop, name) for name in names} | {
         "clients": loop.sizes,
-        "model": [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in loop.model.state_dict().items()],
+        **agreed(loop.training, loop.model),
+    }
+
+
+def agreed(training, model: torch.nn.Module) -> dict:
+    """What all clients' local training must share, as plain values."""
+    optimizer = training.optimizer(model)
+    return {name: getattr(training, name) for name in ("batch_size", "local_epochs", "reduction")} | {
+        "model": [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in model.state_dict().items()],
         "privacy": {name: str(value) for name, value in dict(training.privacy or {}).items()},
         "optimizer": [type(optimizer).__name__, *(text for group in optimizer.param_groups for text in _plain(group))],
     }

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from adadp.evaluation import memory_format, pick_device
-from adadp.federated.arguments import check_arguments
-from adadp.federated.client import ClientReport, Loss, client_generator
+from adadp.federated.arguments import check_clients, check_settings
+from adadp.federated.client import ClientReport, Loss, client_generator, draw_seed
 from adadp.federated.coordinator import Coordinator, Update
 from adadp.federated.local import LocalTraining, noise_generator, place
 from adadp.federated.stackable import NotStackable
@@ -87,9 +87,12 @@ class FederatedAveraging(Coordinator):
         generator: torch.Generator | None = None,
         device: str | torch.device = "auto",
     ) -> None:
+        check_clients(clients)
+        if stacked not in (True, False, None):
+            raise ValueError(f"stacked must be True, False or None, got {stacked!r}")
         given = dict(batch_size=batch_size, local_epochs=local_epochs, participation=participation, keep_lr=keep_lr)
         given |= dict(client_optimizer=client_optimizer, loss=loss, trace=trace, delta=delta)
-        check_arguments(clients, privacy, reduction=reduction, stacked=stacked, **given)
+        check_settings(privacy, reduction=reduction, **given)
         self.device = pick_device(device)
         model = model.to(self.device).to(memory_format=memory_format(model))
         self.clients = [(place(x, model, self.device), y.to(self.device)) for x, y in clients]
@@ -103,7 +106,7 @@ class FederatedAveraging(Coordinator):
             keep_lr=keep_lr,
             test_data=test_data,
             delta=delta,
-            seed=int(torch.randint(2**62, (), generator=generator)),
+            seed=draw_seed(generator),
         )
         self.ledgers = [MomentsAccountant() for _ in clients] if privacy else None
         self._local = copy.deepcopy(self.model)  # every client trains in this one copy: memory stays flat
