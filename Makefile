@@ -31,7 +31,7 @@ serve: $(VENV)/.book  ## build the book and serve it at http://localhost:8000 (P
 test: $(VENV)/.dev  ## test the package, the notebooks and the book, built strictly
 	@$(PYTEST) -m "not engine and not browser"
 
-test-all: test $(VENV)/.engines  ## the same, then engines, browser and Colab
+test-all: test  ## the same, then engines, browser and Colab
 	@$(PYTEST) -m "engine or browser"
 
 lint: $(VENV)/.dev  ## style, types, notebooks without outputs
@@ -70,9 +70,4 @@ $(VENV)/.book: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: $(VENV)/.book
 	@echo "Installing the test tools into $(VENV)"
 	@$(PIP) -e '.[book,dev]'
-	@touch $@
-
-$(VENV)/.engines: $(VENV)/.dev
-	@echo "Installing the optional engines into $(VENV)"
-	@$(PIP) -e '.[book,dev,federated]'
 	@touch $@

@@ -66,10 +66,9 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
     """
     import torch
 
+    content = Path(path).read_bytes()  # apart, for torch has an OSError for some damaged files, too
     try:
-        state = torch.load(Path(path), map_location="cpu", weights_only=True)
-    except OSError:
-        raise
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # zip, pickle and torch each have errors of their own for a damaged file
         raise RuntimeError(f"{path} is not a whole checkpoint; delete it and start that run again") from error
     if not isinstance(state, dict):

@@ -5,13 +5,14 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Sequence
 
 from adadp import __version__
 from adadp import commands as actions
-from adadp.commands import ACCOUNTANTS, FAULTS, NEIGHBORS, PROFILES, TEACH, choose
+from adadp.cli_federated import add_federated
+from adadp.commands import ACCOUNTANTS, FAULTS, NEIGHBORS, PROFILES
 from adadp.endings import Terminated, termination_raised
+from adadp.parsing import Commands, Parser, add, choice, count, debug_option, rate
 
 USER, BUG, INTERRUPTED, NO_READER, TERMINATED = 2, 1, 130, 141, 143  # exit codes besides 0
 DEVICES = ("auto", "cpu", "cuda")
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.command is None:
             raise ValueError("a command is missing; see: adadp --help")
         if extra:
-            raise ValueError(_unknown_options(extra, arguments.options, arguments.command))
+            raise ValueError(_unknown_options(extra, arguments.parser))
         with termination_raised():
             arguments.run(arguments)
         sys.stdout.flush()
@@ -56,83 +57,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Mistakes are raised, so that they all take the same way out."""
-
-    def __init__(self, **options):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
-
-    def error(self, message: str):
-        raise ValueError(f"{message}; see: {self.prog} --help")
-
-
 def _parser() -> argparse.ArgumentParser:
     """The whole command line."""
     description = (
         "Learning rates found by step doubling: the executed book, the experiments, and the privacy they cost."
     )
-    parser = _Parser(
+    parser = Parser(
         prog="adadp", description=description, epilog="Help and examples of a command: adadp COMMAND --help"
     )
     parser.add_argument("--version", action="version", version=f"adadp {__version__}")
-    _debug(parser)
-    commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=_Parser)
-    for add in (_add_book, _add_run, _add_results, _add_epsilon, _add_calibrate, _add_audit):
-        p = add(commands)
-        _debug(p)
-        p.set_defaults(options=[o for action in p._actions for o in action.option_strings])
-    commands.choices = _Commands(commands.choices)
+    debug_option(parser)
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", parser_class=Parser)
+    for add_command in (_add_book, _add_run, _add_results, _add_epsilon, _add_calibrate, _add_audit, add_federated):
+        add_command(commands)
+    commands.choices = Commands(commands.choices)
     return parser
 
 
-class _Commands(dict):
-    """Sub-commands by name; a name that is not there is refused with the one that was probably meant."""
-
-    def __contains__(self, name) -> bool:
-        return bool(choose(name, self.keys(), "command"))
-
-
-def _add(commands, name: str, run: Callable, summary: str, *examples: str) -> argparse.ArgumentParser:
-    """A sub-command; its help begins with what it does and what to know, and ends with examples."""
-    epilog = "examples:\n" + "\n".join(f"  {example}" for example in examples)
-    description = f"{summary[0].upper()}{summary[1:]}.\n\n{TEACH.get(name, '')}".strip()
-    p = commands.add_parser(name, help=summary, description=description, epilog=epilog)
-    p.set_defaults(run=run)
-    return p
-
-
-def _debug(parser: argparse.ArgumentParser) -> None:
-    """``--debug``, before the sub-command or after it."""
-    parser.add_argument(
-        "--debug", action="store_true", default=argparse.SUPPRESS, help="show the traceback of an error"
-    )
-
-
-def _choice(p: argparse.ArgumentParser, flag: str, names: Sequence[str], default: str | None, text: str) -> None:
-    """An option with a list of values; a misspelt one is refused with a suggestion."""
-    what = flag.lstrip("-")
-
-    def kind(value: str) -> str:
-        try:
-            return choose(value, names, what)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from error
-
-    shown = f"{text} (default: {default})" if default else text
-    p.add_argument(flag, type=kind, default=default, metavar="|".join(names), help=shown)
-
-
 def _add_book(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "book", actions.book, "execute the notebooks and build the book from them",
+    p = add(commands, "book", actions.book, "execute the notebooks and build the book from them",
              "adadp book                    the whole book in minutes, on bundled data",
              "adadp book --profile paper    every chapter at the paper's size (hours; use a GPU)",
              "adadp book --strict           a warning is an error, as in tests")  # fmt: skip
-    _choice(p, "--profile", ("quick", "paper"), "quick", "quick: seconds a chapter; paper: full size")
+    choice(p, "--profile", ("quick", "paper"), "quick", "quick: seconds a chapter; paper: full size")
     p.add_argument("--seed", type=int, default=0, help="seed of every notebook (default: 0)")
-    _choice(p, "--device", DEVICES, "auto", "where to train")
+    choice(p, "--device", DEVICES, "auto", "where to train")
     p.add_argument("--strict", action="store_true", help="a warning is an error")
     p.add_argument("--no-cache", action="store_true", help="execute every notebook anew")
-    p.add_argument("--jobs", type=_count, metavar="N", help="notebooks executed side by side (default: up to 2)")
+    p.add_argument("--jobs", type=count, metavar="N", help="notebooks executed side by side (default: up to 2)")
     p.add_argument("--output", metavar="FOLDER", help="folder of the finished book (default: _build/html)")
     p.add_argument("--repository", metavar="URL", help="public repository: adds launch and source buttons")
     p.add_argument("--commit", metavar="SHA", help="what the buttons open (default: the one checked out)")
@@ -142,26 +94,24 @@ def _add_book(commands) -> argparse.ArgumentParser:
 
 
 def _add_run(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "run", actions.run, "compute the runs of experiments that are not stored yet",
+    p = add(commands, "run", actions.run, "compute the runs of experiments that are not stored yet",
              "adadp run dp-adam-mnist --dry-run           what is lacking, and the hours it takes here",
              "adadp run dp-adam-mnist --tier 1 --jobs 2   two processes; stop and start again at any time",
              "adadp run all --profile quick               every experiment in seconds, on bundled data")  # fmt: skip
     p.add_argument("experiment", nargs="+", metavar="EXPERIMENT", help="names of experiments, or: all")
-    _choice(
+    choice(
         p,
         "--profile",
         PROFILES,
         "paper",
         "paper: full size; full-data, laptop: smaller federated runs; pilot: 5 epochs; quick: seconds",
     )
-    p.add_argument(
-        "--jobs", type=_count, default=1, metavar="N", help="runs side by side, one thread each (default: 1)"
-    )
-    _choice(p, "--backend", ("loky", "dask", "ray"), "loky", "joblib's backend for two jobs and more")
-    _choice(p, "--device", DEVICES, "auto", "where to train")
+    p.add_argument("--jobs", type=count, default=1, metavar="N", help="runs side by side, one thread each (default: 1)")
+    choice(p, "--backend", ("loky", "dask", "ray"), "loky", "joblib's backend for two jobs and more")
+    choice(p, "--device", DEVICES, "auto", "where to train")
     p.add_argument("--dry-run", action="store_true", help="only show what is lacking and how long it takes")
-    p.add_argument("--tier", type=_count, metavar="K", help="only the tiers up to this one")
-    p.add_argument("--limit", type=_count, metavar="N", help="stop after so many runs")
+    p.add_argument("--tier", type=count, metavar="K", help="only the tiers up to this one")
+    p.add_argument("--limit", type=count, metavar="N", help="stop after so many runs")
     _folder(p)
     return p
 
@@ -172,87 +122,66 @@ def _folder(p: argparse.ArgumentParser) -> None:
 
 
 def _add_results(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "results", actions.results, "look at the stored results, or compute some again and compare",
+    p = add(commands, "results", actions.results, "look at the stored results, or compute some again and compare",
              "adadp results status                  stored and planned runs by experiment",
              "adadp results table dp-adam-mnist     one row a curve",
              "adadp results claims                  the paper's claims, judged from what is stored",
              "adadp results verify --sample 3       three stored runs, computed again")  # fmt: skip
     p.add_argument("action", metavar="|".join(actions.ACTIONS), help="what to do")
     p.add_argument("experiment", nargs="*", metavar="NAME", help="only these experiments or claims (default: all)")
-    _choice(p, "--profile", PROFILES, "paper", "which results")
-    p.add_argument("--sample", type=_count, default=3, metavar="K", help="verify: runs to compute again (default: 3)")
+    choice(p, "--profile", PROFILES, "paper", "which results")
+    p.add_argument("--sample", type=count, default=3, metavar="K", help="verify: runs to compute again (default: 3)")
     p.add_argument("--seed", type=int, default=0, help="verify: which runs are drawn (default: 0)")
-    _choice(p, "--device", DEVICES, "auto", "verify: where to train")
+    choice(p, "--device", DEVICES, "auto", "verify: where to train")
     _folder(p)
     return p
 
 
 def _add_epsilon(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "epsilon", actions.epsilon, "the epsilon of a training plan with Poisson sampling",
+    p = add(commands, "epsilon", actions.epsilon, "the epsilon of a training plan with Poisson sampling",
              "adadp epsilon --noise-multiplier 2 --sample-rate 200/60000 --epochs 100",
              "adadp epsilon --noise-multiplier 2 --sample-rate 0.01 --steps 5000 --accountant pld")  # fmt: skip
     p.add_argument("--noise-multiplier", type=float, required=True, metavar="SIGMA", help="noise / clipping norm")
     _add_plan(p)
-    _choice(p, "--accountant", ACCOUNTANTS, None, "show this one alone, as a bare number (default: all)")
-    _choice(p, "--neighbors", NEIGHBORS, "add_remove", "which data sets count as neighbours (replace_one: pld only)")
+    choice(p, "--accountant", ACCOUNTANTS, None, "show this one alone, as a bare number (default: all)")
+    choice(p, "--neighbors", NEIGHBORS, "add_remove", "which data sets count as neighbours (replace_one: pld only)")
     return p
 
 
 def _add_calibrate(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "calibrate", actions.calibrate, "the noise multiplier that a target epsilon needs",
+    p = add(commands, "calibrate", actions.calibrate, "the noise multiplier that a target epsilon needs",
              "adadp calibrate --epsilon 1 --sample-rate 200/60000 --epochs 100",
              "adadp calibrate --epsilon 8 --delta 1e-6 --sample-rate 0.01 --steps 5000")  # fmt: skip
     p.add_argument("--target-epsilon", "--epsilon", type=float, required=True, metavar="EPSILON", help="never exceeded")
     _add_plan(p)
-    _choice(p, "--accountant", ACCOUNTANTS, "pld", "whose epsilon")
-    _choice(p, "--neighbors", NEIGHBORS, "add_remove", "which data sets count as neighbours (replace_one: pld only)")
+    choice(p, "--accountant", ACCOUNTANTS, "pld", "whose epsilon")
+    choice(p, "--neighbors", NEIGHBORS, "add_remove", "which data sets count as neighbours (replace_one: pld only)")
     return p
 
 
 def _add_audit(commands) -> argparse.ArgumentParser:
-    p = _add(commands, "audit", actions.audit, "measure how private the gradient is; fail if less than declared",
+    p = add(commands, "audit", actions.audit, "measure how private the gradient is; fail if less than declared",
              "adadp audit                                 1000 observations a side, under a minute",
              "adadp audit --profile paper --seed 1        5000 observations: closer bounds",
              "adadp audit --noise-multiplier 2 --no-one-run",
              "adadp audit --plant no-noise-on-g2          a fault, to see the audit fail (exit code 2)")  # fmt: skip
-    _choice(p, "--profile", ("quick", "paper"), "quick", "quick: under a minute; paper: five times the observations")
+    choice(p, "--profile", ("quick", "paper"), "quick", "quick: under a minute; paper: five times the observations")
     p.add_argument("--noise-multiplier", type=float, default=1.0, metavar="SIGMA", help="declared noise (default: 1)")
     p.add_argument("--delta", type=float, default=1e-5, help="at which epsilon is taken (default: 1e-5)")
     p.add_argument("--confidence", type=float, default=0.95, help="with which bounds hold (default: 0.95)")
     p.add_argument("--seed", type=int, default=0, help="(default: 0)")
     p.add_argument("--no-one-run", action="store_true", help="leave out the audit with a thousand canaries in one run")
-    _choice(p, "--plant", FAULTS, None, "audit a gradient with this fault instead of the right one")
+    choice(p, "--plant", FAULTS, None, "audit a gradient with this fault instead of the right one")
     return p
 
 
 def _add_plan(p: argparse.ArgumentParser) -> None:
     """How often, how much of the data, and delta."""
-    p.add_argument(
-        "--sample-rate", type=_rate, required=True, metavar="Q", help="batch size / data size, such as 1/300"
-    )
+    p.add_argument("--sample-rate", type=rate, required=True, metavar="Q", help="batch size / data size, such as 1/300")
     length = p.add_mutually_exclusive_group(required=True)
     length.add_argument("--steps", type=int, metavar="N", help="gradients (an ADADP iteration takes two)")
     length.add_argument("--epochs", type=int, metavar="N", help="instead of steps: N times round(1/Q) gradients")
     p.add_argument("--delta", type=float, default=1e-5, help="(default: 1e-5)")
-
-
-def _count(text: str) -> int:
-    """A whole number of at least 1; argparse puts the option's name before the message."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return value
-
-
-def _rate(text: str) -> float:
-    """A number or a fraction."""
-    try:
-        return float(Fraction(text)) if "/" in text else float(text)
-    except (ValueError, ZeroDivisionError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number or a fraction such as 1/300") from error
 
 
 def _drop_output() -> None:
@@ -276,8 +205,9 @@ def _one_line(error: Exception, known: bool) -> str:
     return text if known else f"{type(error).__name__}: {text} (a fault of adadp: run it again with --debug)"
 
 
-def _unknown_options(extra: list[str], options: list[str], command: str | None) -> str:
+def _unknown_options(extra: list[str], parser: Parser) -> str:
     """What argparse had no use for, with what was probably meant."""
+    options = [option for action in parser._actions for option in action.option_strings]
     near = difflib.get_close_matches(extra[0].split("=")[0], options, 1, 0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"unknown argument {extra[0]!r}{hint}; see: adadp {command} --help"
+    return f"unknown argument {extra[0]!r}{hint}; see: {parser.prog} --help"

@@ -28,6 +28,7 @@ class ClientReport:
         error: last step-doubling error; None for optimizers that have none.
         accepted, discarded: iterations kept and thrown away; 0 for optimizers that do not discard.
         lrs: learning rate after each gradient of the round, thinned to at most ``trace`` values.
+        epsilon: what a private client on a machine of its own has spent by its own ledger; else None.
     """
 
     examples: int
@@ -37,6 +38,7 @@ class ClientReport:
     accepted: int = 0
     discarded: int = 0
     lrs: list[float] = field(default_factory=list)
+    epsilon: float | None = None
 
 
 def draw_seed(generator: torch.Generator | None) -> int:

@@ -13,7 +13,6 @@ from adadp.federated.coordinator import Coordinator, Update
 from adadp.federated.local import LocalTraining, noise_generator, place
 from adadp.federated.stackable import NotStackable
 from adadp.federated.stacked import StackedClients
-from adadp.privacy.accounting import MomentsAccountant
 from adadp.training import cross_entropy
 
 
@@ -108,7 +107,10 @@ class FederatedAveraging(Coordinator):
             delta=delta,
             seed=draw_seed(generator),
         )
-        self.ledgers = [MomentsAccountant() for _ in clients] if privacy else None
+        if privacy is not None:
+            from adadp.privacy.accounting import MomentsAccountant  # it takes half a second that most rounds need not
+
+            self.ledgers = [MomentsAccountant() for _ in clients]
         self._local = copy.deepcopy(self.model)  # every client trains in this one copy: memory stays flat
         self.stacked, self._stack = stacked, self._make_stack(stacked)
 

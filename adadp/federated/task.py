@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import torch
@@ -66,7 +67,7 @@ class Task:
         arguments.function("data", self.data, "client number -> (x, y)")
         if self.test_data is not None:
             arguments.function("test_data", self.test_data, "() -> (x, y)")
-        arguments.count("clients", self.clients)
+        arguments.count("clients", self.clients, low=1)
         arguments.count("seed", self.seed, low=0)
         names = "client_optimizer batch_size local_epochs participation keep_lr loss trace delta reduction"
         check_settings(self.privacy, **{name: getattr(self, name) for name in names.split()})
@@ -87,26 +88,42 @@ class Task:
         """One client's examples.
 
         Raises:
-            ValueError: there are none, or not as many labels.
+            ValueError: there are none, not as many labels, or something else than two tensors.
         """
-        x, y = self.data(client)
-        check_data(f"data({client})", x, y)
-        return x, y
+        return _pair(f"data({client})", self.data(client))
+
+    def evaluation_data(self) -> tuple[Tensor, Tensor] | None:
+        """The examples on which the server evaluates, if there are any.
+
+        Raises:
+            ValueError: as for :meth:`client_data`.
+        """
+        return None if self.test_data is None else _pair("test_data()", self.test_data())
 
     def agreement(self, model: nn.Module) -> str:
         """What server and clients must have in common, as JSON; ``model`` is one that the task made."""
-        return json.dumps(agreed(self.training, model) | {"clients": self.clients, "keep_lr": self.keep_lr})
+        own = {"clients": self.clients, "keep_lr": self.keep_lr, "delta": self.delta if self.privacy else None}
+        return json.dumps(agreed(self.training, model) | own)
 
     def in_process(self, device: str | torch.device = "auto") -> FederatedAveraging:
         """The same federation in this process, on data that all lie here."""
         training = self.training
         return FederatedAveraging(
-            self.model(), [self.data(client) for client in range(self.clients)], training.client_optimizer,
+            self.model(), [self.client_data(client) for client in range(self.clients)], training.client_optimizer,
             batch_size=training.batch_size, local_epochs=training.local_epochs, participation=self.participation,
             keep_lr=self.keep_lr, loss=training.loss, reduction=training.reduction,
-            test_data=None if self.test_data is None else self.test_data(), privacy=training.privacy, delta=self.delta,
-            trace=training.trace, generator=torch.Generator().manual_seed(self.seed), device=device,
+            test_data=self.evaluation_data(), privacy=training.privacy, delta=self.delta, trace=training.trace,
+            generator=torch.Generator().manual_seed(self.seed), device=device,
         )  # fmt: skip
+
+
+def _pair(name: str, found) -> tuple[Tensor, Tensor]:
+    """What a function of data gave, if it is (x, y)."""
+    if not isinstance(found, tuple | list) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
+        raise ValueError(f"{name} must give two tensors, (x, y), got {type(found).__name__}")
+    x, y = found
+    check_data(name, x, y)
+    return x, y
 
 
 def load_task(name: str) -> Task:
@@ -118,16 +135,23 @@ def load_task(name: str) -> Task:
         ValueError: nothing of that name can be had, or it is no task.
     """
     module, _, attribute = name.partition(":")
-    if not module or not attribute:
+    if not module.strip(".") or module.startswith(".") or not attribute:
         raise ValueError(f"task {name!r} must be MODULE:NAME, such as adadp.experiments.tasks:quick")
     if (here := str(Path.cwd())) not in sys.path:
         sys.path.insert(0, here)
     try:
         found = getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"task {name!r}: {error}; start in the folder where that module lies") from error
+    except ImportError as error:
+        own = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        hint = "start in the folder where that module lies" if own else f"{module} needs it"
+        raise ValueError(f"task {name!r}: {error}; {hint}") from error
     except AttributeError as error:
         raise ValueError(f"task {name!r}: {error}") from error
+    if callable(found):
+        try:
+            signature(found).bind()
+        except TypeError as error:
+            raise ValueError(f"task {name!r} must be made without arguments, but: {error}") from error
     task = found() if callable(found) else found
     if not isinstance(task, Task):
         raise ValueError(f"task {name!r} must be an adadp.federated.Task, or make one, got {type(task).__name__}")

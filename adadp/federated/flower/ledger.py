@@ -1,0 +1,56 @@
+"""What a private client has spent, in a file of its own: it outlives rounds, runs, and the process."""
+
+import os
+import secrets
+from pathlib import Path
+
+import torch
+
+from adadp import checkpoint
+from adadp.federated.client import num_steps
+from adadp.federated.keeping import locked
+from adadp.federated.local import LocalTraining
+
+
+def spend(path: str | Path, training: LocalTraining, examples: int, *, delta: float) -> float:
+    """Enter one round of a private client, and return its epsilon from then on.
+
+    Called before the data are touched: a round that is killed, or whose answer is lost, has counted.
+
+    Args:
+        path: the client's ledger; one a data set, whatever it is used for.
+        training: the settings; ``privacy`` is not None.
+        examples: size of the client's data.
+        delta: at which epsilon is taken.
+
+    Raises:
+        RuntimeError: the file is damaged; it is never taken for an empty one.
+    """
+    from adadp.privacy.accounting import MomentsAccountant  # as in `rounds`
+
+    accountant, path = MomentsAccountant(), Path(path)
+    with locked(path.with_name(f".{path.name}.lock"), wait=True):  # two runs at once would lose one's entry
+        if os.path.lexists(path):  # also a link to a disk that is not there now
+            try:
+                accountant.load_state_dict(checkpoint.load(path))
+            except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+                message = f"{path} is not a privacy ledger that can be read: what was spent is unknown"
+                raise RuntimeError(message) from error
+        accountant.step(
+            noise_multiplier=training.privacy["noise_multiplier"],
+            sample_rate=training.rate(examples),
+            num_steps=num_steps(examples, training.batch_size, training.local_epochs),
+        )
+        checkpoint.save(path, accountant.state_dict())
+    return accountant.get_epsilon(delta=delta)
+
+
+def secret_generator(device: str | torch.device = "cpu") -> torch.Generator:
+    """A source that nobody else can follow: a server that knew the seed could take the noise away again."""
+    generator = torch.Generator(device).manual_seed(secrets.randbits(63))
+    if generator.device.type == "cpu":  # it takes 32 bits of a seed only: all could be tried, so its words are drawn
+        state = generator.get_state()
+        words = bytearray(secrets.token_bytes(4 * 624))  # of a Mersenne Twister, each in 8 bytes, after a head of 24
+        state[24 : 24 + 8 * 624].view(624, 8)[:, :4] = torch.frombuffer(words, dtype=torch.uint8).view(624, 4)
+        generator.set_state(state)
+    return generator

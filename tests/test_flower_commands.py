@@ -1,0 +1,285 @@
+"""``adadp federated``: commands, refusals and translations, without starting a process of Flower's."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from adadp.cli import main
+from adadp.federated import keeping
+from adadp.federated.flower import processes, sessions
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], "serve, join or run is missing"),
+        (["sevre"], "did you mean 'serve'?"),
+        (["serve", "--host", "0.0.0.0"], "give --certificates FOLDER, or allow --insecure"),
+        (["serve", "--port", "70000"], "no port"),
+        (["serve", "--certificates", "none"], "none/ca.crt is not there"),
+        (["serve", "--keys", "."], "holds no public key"),
+        (["join", "quick"], "--client"),
+        (["join", "quick", "--client", "5"], "has 5 clients, numbered from 0"),
+        (["join", "quick", "--client", "-1"], "--client"),
+        (["join", "quick", "--client", "1.5"], "not a whole number"),
+        (["join", "quick", "--client", "0", "--key", "k"], "give --root-certificates as well"),
+        (["join", "quick", "--client", "0", "--root-certificates", "ca"], "ca is not there"),
+        (["join", "nowhere:task", "--client", "0"], "No module named 'nowhere'"),
+        (["run", "quikc"], "MODULE:NAME"),
+        (["run", "quick", "--rounds", "0"], "at least 1"),
+        (["run", "quick", "--timeout", "nan"], "seconds above 0"),
+        (["run", "quick", "--superlnk", "x"], "did you mean --superlink?"),
+        (["run", "quick", "--superlink", "nowhere"], "HOST:PORT"),
+        (["join", "quick", "--client", "0", "--superlink", "http://a:1"], "HOST:PORT"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, argv, words):
+    assert main(["federated", *argv]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and words in said, said
+
+
+def test_a_private_client_needs_a_ledger(capsys, tmp_path, monkeypatch):
+    (tmp_path / "secretive.py").write_text(
+        "import torch\nfrom adadp.federated import Task\n"
+        "task = Task(model=lambda: torch.nn.Linear(2, 2), data=lambda k: None, clients=1, batch_size=2,\n"
+        "    client_optimizer=torch.optim.SGD, privacy=dict(max_grad_norm=1.0, noise_multiplier=1.0))\n"
+    )
+    assert main(["federated", "join", "secretive:task", "--client", "0"]) == 2
+    assert "--ledger FILE" in capsys.readouterr().err
+
+
+def test_in_process_runs_tells_and_keeps_then_refuses_to_write_over(capsys, tmp_path):
+    assert main(["federated", "run", "quick", "--in-process", "--rounds", "1", "--output", "one"]) == 0
+    said = capsys.readouterr().out
+    assert "round 1: accuracy" in said and "finished: weights" in said and "model and history: one" in said
+    assert {p.name for p in (tmp_path / "one").iterdir()} == {".lock", keeping.HISTORY, keeping.MODEL}
+    for more in (["--in-process"], []):
+        assert main(["federated", "run", "quick", *more, "--output", "one"]) == 2
+        assert "holds a finished run" in capsys.readouterr().err
+
+
+def test_commands_of_a_server(tmp_path):
+    plain = processes.superlink(host="127.0.0.1", port=1, database=tmp_path / "db")
+    assert plain[-1] == "--insecure" and "--database" in plain
+    with pytest.raises(ValueError, match="need TLS"):
+        processes.superlink(host="::1", port=1, database=tmp_path / "db", registered_only=True)
+    for name in ("ca.crt", "server.pem", "server.key"):
+        (tmp_path / name).touch()
+    safe = processes.superlink(host="0", port=1, database=tmp_path, certificates=tmp_path, registered_only=True)
+    assert "--insecure" not in safe and safe[-1] == "--enable-supernode-auth"
+    assert safe[safe.index("--ssl-certfile") + 1] == str(tmp_path / "server.pem")
+
+
+def test_commands_of_a_client(tmp_path):
+    command = processes.supernode(superlink="a:1", task="m:t", client=2, ledger=tmp_path / "spent")
+    told = dict(pair.split("=", 1) for pair in command[command.index("--node-config") + 1].split())
+    assert {name: json.loads(value) for name, value in told.items()} == {
+        "task": "m:t", "client": 2, "device": "auto", "ledger": str(tmp_path / "spent"),
+    }  # fmt: skip
+
+
+def test_a_folder_with_a_blank_survives_flowers_own_parser(tmp_path):
+    from flwr.common.config import parse_config_args
+
+    command = processes.supernode(superlink="a:1", task="m:t", client=0, ledger=tmp_path / "my ledger's file")
+    assert parse_config_args([command[-2]])["ledger"] == str(tmp_path / "my ledger's file")
+
+
+def test_every_setting_that_keeps_flower_quiet_is_handed_on(tmp_path):
+    program = processes.Program(["env"], tmp_path / "home", threads=1)
+    assert program.wait() == 0
+    seen = dict(line.split("=", 1) for line in program.output().splitlines() if "=" in line)
+    assert seen.items() >= (processes.QUIET | {"OMP_NUM_THREADS": "1", "FLWR_HOME": str(tmp_path / "home")}).items()
+    assert processes.QUIET["FLWR_TELEMETRY_ENABLED"] == "0"
+
+
+def test_flower_is_missing(tmp_path, monkeypatch):
+    with pytest.raises(RuntimeError, match=r"pip install 'adadp\[federated\]'"):
+        processes.Program(["flower-that-is-not-there"], tmp_path)
+
+
+def test_what_a_program_started_ends_with_it(tmp_path):
+    program = processes.Program(["sh", "-c", "sleep 1000 & echo $!; wait"], tmp_path)
+    while not program.last:
+        pass
+    child = int(program.last[0])
+    program.stop()
+    state = processes.subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True).stdout
+    assert state.strip() in ("", "Z") or state.startswith("Z")
+
+
+def test_a_server_that_ends_at_once_says_why(tmp_path):
+    program = processes.Program(["sh", "-c", "echo 'ERROR:  address already in use'; exit 1"], tmp_path)
+    with pytest.raises(RuntimeError, match="ended at once: address already in use"):
+        processes.wait_for_port("127.0.0.1:1", program)
+
+
+def test_cause_reads_boxes_and_lines():
+    assert processes.cause("╭─ Error ─╮\n│ No server   │\n│ is there.    │\n╰──╯") == "No server is there."
+    assert processes.cause("\x1b[91mERROR \x1b[0m: it failed\nINFO: bye") == "it failed"
+    assert processes.cause("") == "it said nothing"
+
+
+def test_flowers_output_becomes_few_words():
+    said = []
+    translate = sessions.Translator(said.append)
+    received, sent = "INFO: Received successfully", "INFO: Sent successfully"
+    lines = [
+        "\x1b[92mINFO \x1b[0m:  SuperNode ID: 5",
+        "INFO: [RUN 1]",
+        received,
+        sent,
+        "INFO: [RUN 1, ROUND 2]",
+        received,
+    ]
+    lines += [sent, "INFO: adadp: round 2: fine", "ValueError: data(1) has no data"]
+    for line in [*lines, *["WARNING: Connection attempt failed, retrying in 1 seconds"] * 9, "noise"]:
+        translate(line)
+    assert said[:5] == ["connected; waiting for a run", "round 2: training", "round 2: sent", "round 2: fine",
+                        "ValueError: data(1) has no data"]  # fmt: skip
+    assert len(said) == 6 and said[5].startswith("no connection to the server")
+
+
+class Scripted:
+    """A node that ends as told, one ending after the other."""
+
+    endings: list
+
+    def __init__(self, command, home, *, say=None, threads=None):
+        self.code, self.text, self.lasts = self.endings.pop(0)
+
+    def wait(self):
+        if self.code is None:
+            raise KeyboardInterrupt
+        Clock.now += self.lasts
+        return self.code
+
+    def output(self):
+        return self.text
+
+    def stop(self):
+        pass
+
+
+class Clock:
+    now = 0.0
+
+
+@pytest.fixture
+def node(monkeypatch):
+    """Plays endings of a node to ``join``; returns what was said and the error."""
+    monkeypatch.setattr(sessions, "Program", Scripted)
+    sleep = lambda seconds: setattr(Clock, "now", Clock.now + seconds)  # noqa: E731
+    monkeypatch.setattr(sessions, "time", SimpleNamespace(monotonic=lambda: Clock.now, sleep=sleep))
+
+    def play(*endings):
+        Scripted.endings, said = [*endings], []
+        with pytest.raises((RuntimeError, KeyboardInterrupt)) as caught:
+            sessions.join([], home=None, say=said.append)
+        return said, caught.value
+
+    return play
+
+
+REFUSED = (1, "Exit Code: 305\nFailed to initialize\n[code: 2004] Failed to activate SuperNode.", 1)
+STOP = (None, "", 0)
+
+
+def test_a_killed_node_is_started_again(node):
+    said, error = node((-9, "INFO: Received successfully", 500), REFUSED, REFUSED, STOP)
+    assert isinstance(error, KeyboardInterrupt)
+    assert len(said) == 2 and "killed" in said[0] and "not registered" in said[1], "the same reason is said once"
+
+
+def test_a_refused_client_gives_up_after_a_while(node):
+    _, error = node(*[REFUSED] * 40)
+    assert "the server refuses this client: its key is not registered there" in str(error)
+    assert 10 <= 40 - len(Scripted.endings) <= 14
+
+
+def test_a_long_connection_resets_the_patience(node):
+    _, error = node(*[REFUSED] * 9, (0, "INFO: bye", 1000), *[REFUSED] * 9, STOP)
+    assert isinstance(error, KeyboardInterrupt)
+
+
+def test_what_will_not_pass_ends_at_once(node):
+    said, error = node((1, "ERROR: Exit Code: 302\nUnable to parse the private key file.\nmore", 1), STOP)
+    assert str(error) == "this client cannot join: Unable to parse the private key file." and said == []
+
+
+@pytest.fixture
+def control(tmp_path, monkeypatch):
+    """A server that answers ``flwr ls`` as told."""
+    monkeypatch.setattr(sessions.time, "sleep", lambda s: None)
+    made = sessions.Control("127.0.0.1:1", None, tmp_path / "c")
+
+    def script(*answers, started="Successfully started run 7"):
+        left = list(answers)
+
+        def call(*arguments, say=None):
+            if arguments[0] == "run":
+                say(started)
+                return 0, started
+            return left.pop(0)
+
+        monkeypatch.setattr(made, "_call", call)
+        return made
+
+    return script
+
+
+def status(text, details=""):
+    return 0, "displaying\n" + json.dumps({"success": True, "runs": [{"status": text, "status-details": details}]})
+
+
+def test_a_run_that_failed_raises_its_reason(control):
+    failed = status("finished:failed", "ServerApp failed with exception: round 2: too few")
+    with pytest.raises(RuntimeError, match=r"^the run failed \(finished:failed\): round 2: too few$"):
+        control(status("running"), failed).run({"rounds": 1}, say=print)
+    control(status("running"), status("finished:completed")).run({"rounds": 1}, say=print)
+
+
+@pytest.mark.parametrize(
+    "answer", [(1, "no connection"), (0, "no json"), (0, '{"success": false, "error-message": "x"}')]
+)
+def test_a_server_that_is_gone_is_no_success(control, answer):
+    with pytest.raises(RuntimeError, match="gone or does not answer; start it again, then give the same command"):
+        control(answer).run({"rounds": 1}, say=print)
+
+
+def test_a_run_that_never_began_says_why(control):
+    with pytest.raises(RuntimeError, match=r"no run was started at 127\.0\.0\.1:1: it failed"):
+        control(started="ERROR: it failed").run({"rounds": 1}, say=print)
+
+
+def test_ctrl_c_stops_the_run_on_the_server(tmp_path, monkeypatch):
+    made, calls = sessions.Control("127.0.0.1:1", None, tmp_path / "c"), []
+
+    def call(*arguments, say=None):
+        calls.append(arguments[:2])
+        if arguments[0] == "run":
+            say("Successfully started run 7")
+            raise KeyboardInterrupt
+        return 0, ""
+
+    monkeypatch.setattr(made, "_call", call)
+    with pytest.raises(KeyboardInterrupt):
+        made.run({"rounds": 1}, say=print)
+    assert calls[-1] == ("stop", "7")
+
+
+def test_a_key_that_is_registered_stays_so(tmp_path, monkeypatch):
+    made = sessions.Control("127.0.0.1:1", None, tmp_path / "c")
+    for answer, said in (((0, ""), "registered"), ((1, "Public key already in use."), "registered before")):
+        monkeypatch.setattr(made, "_call", lambda *a, answer=answer: answer)
+        assert made.register(tmp_path / "k.pub") == said
+    monkeypatch.setattr(made, "_call", lambda *a: (1, "│ not a key │"))
+    with pytest.raises(RuntimeError, match=r"k\.pub cannot be registered: not a key"):
+        made.register(tmp_path / "k.pub")

@@ -1,0 +1,189 @@
+"""Private clients over Flower: ledgers and secret noise; and what travels to and from clients."""
+
+import math
+
+import pytest
+import torch
+from federated_helpers import PRIVACY, SIZES, net, sgd
+from flower_helpers import again, changed, in_process, run, weights
+from flwr.app import MetricRecord
+
+import adadp
+from adadp import checkpoint as checkpoints
+from adadp.federated import NoUsableClient
+from adadp.federated.client import ClientReport
+from adadp.federated.flower import ledger, records
+from adadp.federated.keeping import fingerprint
+from adadp.federated.local import LocalTraining
+
+pytest_plugins = ["flower_fixtures"]
+pytestmark = pytest.mark.engine
+
+
+# privacy
+
+
+def spent(task, client, rounds):
+    plan = dict(sample_rate=4 / SIZES[client], steps=rounds * SIZES[client] // 4, delta=task.delta)
+    return pytest.approx(adadp.epsilon(noise_multiplier=2.0, **plan))
+
+
+def test_a_private_task_without_ledger_is_refused(federation, log):
+    strategy, grid, _ = federation(privacy=PRIVACY)
+    with pytest.raises(NoUsableClient, match="start its clients with --ledger FILE"):
+        run(strategy, grid, 1)
+
+
+def test_epsilon_is_that_of_the_steps_so_far_and_two_runs_add_up(federation, tmp_path):
+    strategy, grid, task = federation(privacy=PRIVACY, ledger=tmp_path / "new", delta=1e-4)
+    rows = run(strategy, grid, 2)
+    for number, row in enumerate(rows, 1):
+        assert row["epsilon"] == [spent(task, client, number) for client in range(3)]
+    assert run(again(task), grid, 1)[0]["epsilon"] == [spent(task, client, 3) for client in range(3)]
+
+
+def test_a_client_that_crashes_in_training_or_whose_answer_is_lost_has_spent(federation, tmp_path):
+    class Crash(Exception):
+        pass
+
+    def loss(output, y):
+        if broken:
+            raise Crash("out of memory")
+        return adadp.training.cross_entropy(output, y)
+
+    broken = True
+    strategy, grid, task = federation(privacy=PRIVACY, ledger=tmp_path, loss=loss, min_clients=1, test_data=None)
+    with pytest.raises(NoUsableClient, match="out of memory"):
+        run(strategy, grid, 1)
+    broken = False
+    grid.faults[101] = lambda order, answer: answer()[:0]
+    run(again(task), grid, 1)
+    grid.faults.clear()
+    assert run(again(task), grid, 1)[0]["epsilon"] == [spent(task, client, 3) for client in range(3)]
+
+
+def test_an_order_that_is_refused_spends_nothing(federation, tmp_path, monkeypatch):
+    strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=1)
+    grid.faults[101] = lambda order, answer: (order.content["config"].update({"client": 2}), answer())[1]
+    assert run(strategy, grid, 1)[0]["missing"] == [1] and not (tmp_path / "1").exists()
+
+
+def test_an_answer_that_hides_what_was_spent_is_refused(federation, tmp_path):
+    strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path)
+    grid.faults[101] = changed(drop=["epsilon"])
+    assert run(strategy, grid, 1)[0]["refused"] == [1]
+
+
+def damage(path, how):
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:40])
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "another file":
+        checkpoints.save(path, net().state_dict())
+    elif how == "other accountant":
+        checkpoints.save(path, checkpoints.load(path) | {"accountant": "pld"})
+    elif how == "negative":
+        checkpoints.save(path, checkpoints.load(path) | {"releases": [(2.0, 0.1, -5)]})
+    elif how == "a link to nowhere":
+        path.unlink()
+        path.symlink_to(path.parent / "not mounted" / "ledger")
+    elif how == "folder":
+        path.unlink()
+        path.mkdir()
+
+
+@pytest.mark.parametrize(
+    "how", ["cut", "empty", "another file", "other accountant", "negative", "a link to nowhere", "folder"]
+)
+def test_a_damaged_ledger_is_an_error_and_never_a_fresh_start(tmp_path, how):
+    path, training = tmp_path / "ledger", LocalTraining(sgd, 4, privacy=PRIVACY)
+    ledger.spend(path, training, 40, delta=1e-5)
+    damage(path, how)
+    before = path.read_bytes() if path.is_file() else None
+    with pytest.raises(RuntimeError, match="ledger is not a privacy ledger that can be read: what was spent is unk"):
+        ledger.spend(path, training, 40, delta=1e-5)
+    assert before is None or path.read_bytes() == before
+
+
+def test_two_that_spend_at_once_lose_no_entry(tmp_path, monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+
+    path, training = tmp_path / "ledger", LocalTraining(sgd, 4, privacy=PRIVACY)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: ledger.spend(path, training, 40, delta=1e-5), range(12)))
+    assert sum(times for *_, times in checkpoints.load(path)["releases"]) == 120
+
+
+SOURCES = {
+    "noise": {"batch_size": max(SIZES)},  # every step takes all examples, so that nothing but the noise differs
+    "order": {"privacy": PRIVACY | {"noise_multiplier": 0.0}},
+}
+
+
+@pytest.mark.parametrize("choices", SOURCES.values(), ids=SOURCES)
+def test_neither_noise_nor_order_follows_from_what_the_server_knows(federation, tmp_path, choices):
+    settings, results = {"privacy": PRIVACY, "client_optimizer": sgd} | choices, set()
+    for number in range(2):
+        strategy, grid, task = federation(ledger=tmp_path / str(number), **settings)
+        run(strategy, grid, 1)
+        results.add(weights(strategy))
+    assert len(results | {in_process(task, 1)[1]}) == 3
+
+
+def test_a_secret_source_has_more_than_the_32_bits_of_a_seed():
+    sources = [ledger.secret_generator() for _ in range(2)]
+    same = torch.Generator().manual_seed(sources[0].initial_seed())
+    draws = [torch.randn(2000, generator=g) for g in (*sources, same)]
+    assert not torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
+    for draw in draws:
+        assert abs(float(draw.mean())) < 0.15 and abs(float(draw.std()) - 1) < 0.1
+
+
+# records
+
+
+def test_states_survive_the_wire_to_the_last_bit():
+    state = {
+        "double": torch.randn(3, 2, dtype=torch.float64),
+        "half": torch.randn(5).half(),
+        "count": torch.tensor(7),
+        "flags": torch.tensor([True, False]),
+        "scalar": torch.tensor(0.1),
+        "complex": torch.randn(2, dtype=torch.complex64),
+        "none": torch.zeros(0, 3),
+        "odd": torch.tensor([math.nan, -0.0, math.inf, 1e-45]),
+        "view": torch.arange(12.0).view(3, 4).T,
+        "image": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    }
+    back = records.unpack_state(records.pack_state(state), state)
+    assert list(records.unpack_state(records.pack_state(dict(reversed(state.items()))), state)) == list(state)
+    assert list(back) == list(state) and fingerprint(back) == fingerprint(state)
+    assert all(back[name].dtype == value.dtype and back[name].shape == value.shape for name, value in state.items())
+
+
+def test_bfloat16_is_refused_in_words(federation):
+    with pytest.raises(TypeError, match=r"weights cannot be sent .*use a float32 model"):
+        records.pack_state({"w": torch.zeros(2, dtype=torch.bfloat16)})
+    strategy, grid, _ = federation(model=lambda: net().bfloat16(), test_data=None)
+    with pytest.raises(TypeError, match="use a float32 model"):
+        run(strategy, grid, 1)
+    assert grid.asked == [], "nobody has been waited for"
+
+
+def test_reports_survive_the_wire_and_flower_can_read_them():
+    report = ClientReport(24, 6, 0.1, math.nan, 2, 1, [0.1, 1 / 3], None)
+    content = records.pack_reply({"w": torch.ones(2)}, report, [1 / 3, 0.2], 5, 1)
+    assert content["metrics"]["num-examples"] == 24 and isinstance(content["metrics"], MetricRecord)
+    state, back, lrs = records.unpack_reply(content, {"w": torch.zeros(2)}, 5, 1)
+    assert lrs == [1 / 3, 0.2] and torch.equal(state["w"], torch.ones(2)) and math.isnan(back.error)
+    assert (back.examples, back.steps, back.lr, back.lrs, back.epsilon) == (24, 6, 0.1, [0.1, 1 / 3], None)
+
+
+def test_averages_of_flower_itself_accept_an_answer():
+    from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+    contents = [
+        records.pack_reply({"w": torch.ones(1)}, ClientReport(n, 1, lr), [lr], 1, 0) for n, lr in ((1, 0.1), (3, 0.3))
+    ]
+    assert aggregate_metricrecords(contents, "num-examples")["lr"] == pytest.approx(0.25)
