@@ -8,7 +8,7 @@ import textwrap
 from adadp.figures.speed import stored
 
 SESSIONS = ("in_process", "one_machine", "several", "resumed", "secured")
-WIDTH = 96  # characters of a line; longer ones go on in the next, indented
+WIDTH = 76  # characters of a line; longer ones go on in the next, indented
 
 
 def terminal(session: str, command: str, *, most: int = 12) -> str:
@@ -36,7 +36,10 @@ def terminal(session: str, command: str, *, most: int = 12) -> str:
         half = most // 2
         lines = [*lines[:half], f"[{len(lines) - 2 * half} lines]", *lines[-half:]]
     code = [f"(exit code {shown['code']})"] if shown["code"] else []
-    wrapped = [textwrap.fill(line, WIDTH, subsequent_indent="    ") for line in [f"$ {shown['command']}", *lines]]
+    wrapped = [
+        textwrap.fill(line, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+        for line in [f"$ {shown['command']}", *lines]
+    ]
     return "\n".join([*wrapped, *code])
 
 
@@ -48,4 +51,4 @@ def fixed_cost() -> float:
 def origin() -> str:
     """Where the stored terminals come from, in one line."""
     env = stored("real_clients")["environment"]
-    return f"Flower {env['flwr']}, torch {env['torch']}, {env['processor']}, {env['threads']} cores; {env['date']}"
+    return f"Flower {env['flwr']}, torch {env['torch']}, {env['processor']}, one thread each; {env['date']}"
