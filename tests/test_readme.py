@@ -28,8 +28,9 @@ COMMANDS = [line.split("#")[0].strip() for line in TEXT.splitlines() if line.sta
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_understood(command, capsys, monkeypatch, cache):
+def test_commands_are_understood(command, capsys, monkeypatch, cache, tmp_path):
     words = shlex.split(command)[1:]
+    monkeypatch.chdir(tmp_path)  # runs leave a folder where they are started
     if "run" in words:
         monkeypatch.setattr("adadp.experiments.estimates.seconds", lambda config, device: 60.0)
     assert main(words) == 0
