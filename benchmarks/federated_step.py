@@ -65,7 +65,7 @@ def together(network: str, clients: int, *, stacked: bool) -> Callable:
                              generator=torch.Generator().manual_seed(0))  # fmt: skip
 
     def update():
-        for _ in fed._train(list(range(clients)), 1):
+        for _ in fed._updates(list(range(clients)), 1):
             pass
 
     return update
