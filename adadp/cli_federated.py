@@ -4,6 +4,7 @@ import argparse
 import time
 from pathlib import Path
 
+from adadp.commands import choose
 from adadp.parsing import Commands, Parser, add, choice, count
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -25,8 +26,8 @@ is given again. The exit code says whether the run reached its end.
 
 {TEACH_TASK}""",
     "join": f"""\
-The client trains on data of its own, on this machine; only weights, learning rates and
-counts leave it. The task is named here, not by the server. But the server sends the app
+The client trains on data of its own, on this machine; only weights, learning rates,
+counts and the kinds of errors leave it. The task is named here, not by the server. But the server sends the app
 that a node starts: join servers that you trust.
 
 {TEACH_TASK}""",
@@ -158,8 +159,8 @@ def _none(a: argparse.Namespace) -> None:
 
 
 def _task_name(name: str) -> str:
-    """A built-in task by its short name."""
-    return f"adadp.experiments.tasks:{name}" if name in TASKS else name
+    """A built-in task by its short name; what has no colon must be one."""
+    return name if ":" in name else f"adadp.experiments.tasks:{choose(name, TASKS, 'task (or MODULE:NAME)')}"
 
 
 def _say(line: str) -> None:
@@ -206,7 +207,7 @@ def run(a: argparse.Namespace) -> None:
     from adadp.federated.keeping import check_unfinished
 
     name, started = _task_name(a.task), time.monotonic()
-    task, output = load_task(name), a.output or Path(f"federated-{a.task.rpartition(':')[2]}")
+    task, output = load_task(name), a.output or Path(f"federated-{a.task.replace(':', '-')}")
     if a.in_process:
         import torch
 

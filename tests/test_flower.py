@@ -192,9 +192,30 @@ def test_a_learning_rate_of_nought_is_none_of_these(federation):
 def test_a_client_or_a_server_with_bad_data_is_named(federation, log):
     strategy, grid, _ = federation(data=lambda client: data(client) if client else None)
     assert run(strategy, grid, 1)[0]["missing"] == [0]
-    assert "round 1: client 0 is missing: data(0) must give two tensors, (x, y), got NoneType" in "\n".join(log)
+    assert "round 1: client 0 is missing: ValueError, which its own terminal shows" in "\n".join(log)
     with pytest.raises(ValueError, match=r"test_data\(\) has 3 inputs but 2 labels"):
         again(make(test_data=lambda: (torch.zeros(3, 4), torch.zeros(2))))
+
+
+@pytest.mark.parametrize("where", ["data", "model", "loss"])
+def test_the_words_of_a_clients_error_stay_with_it(federation, log, where):
+    """They may quote a line of its data."""
+
+    def broken(*_):
+        return int("Jane Doe, 1970")
+
+    made = []
+
+    def model():
+        made.append(1)
+        return broken() if len(made) > 1 else net()
+
+    faulty = {"data": broken, "model": model, "loss": broken}[where]
+    strategy, grid, _ = federation(**{where: faulty}, join_timeout=1, test_data=None)
+    with pytest.raises(NoUsableClient) as caught:
+        run(strategy, grid, 1)
+    everything = "\n".join(log) + str(caught.value)
+    assert "ValueError, which its own terminal shows" in everything and "Jane" not in everything
 
 
 # answers that do not come

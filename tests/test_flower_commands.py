@@ -31,7 +31,7 @@ def elsewhere(tmp_path, monkeypatch):
         (["join", "quick", "--client", "0", "--key", "k"], "give --root-certificates as well"),
         (["join", "quick", "--client", "0", "--root-certificates", "ca"], "ca is not there"),
         (["join", "nowhere:task", "--client", "0"], "No module named 'nowhere'"),
-        (["run", "quikc"], "MODULE:NAME"),
+        (["run", "quikc"], "did you mean 'quick'?"),
         (["run", "quick", "--rounds", "0"], "at least 1"),
         (["run", "quick", "--timeout", "nan"], "seconds above 0"),
         (["run", "quick", "--superlnk", "x"], "did you mean --superlink?"),
@@ -98,6 +98,35 @@ def test_every_setting_that_keeps_flower_quiet_is_handed_on(tmp_path):
     seen = dict(line.split("=", 1) for line in program.output().splitlines() if "=" in line)
     assert seen.items() >= (processes.QUIET | {"OMP_NUM_THREADS": "1", "FLWR_HOME": str(tmp_path / "home")}).items()
     assert processes.QUIET["FLWR_TELEMETRY_ENABLED"] == "0"
+
+
+def test_a_port_that_is_taken_is_said_before_anything_starts(capsys):
+    with processes.socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main(["federated", "serve", "--port", str(taken.getsockname()[1])]) == 2
+    said = capsys.readouterr()
+    assert "try another --port" in said.err and "serving" not in said.out
+
+
+def test_tasks_of_one_name_in_two_modules_have_folders_of_their_own(capsys, tmp_path):
+    for name in ("alpha", "beta"):
+        source = "from adadp.experiments.tasks import quick as task\n"
+        (tmp_path / f"{name}_tasks.py").write_text(source)
+        assert main(["federated", "run", f"{name}_tasks:task", "--in-process", "--rounds", "1"]) == 0
+    assert {p.name for p in tmp_path.glob("federated-*")} == {"federated-alpha_tasks-task", "federated-beta_tasks-task"}
+
+
+@pytest.mark.parametrize("change", ['client_optimizer="adadp"', "data=torch.zeros(3)", "model=torch.nn.Linear(2, 2)"])
+def test_mistakes_in_a_task_are_its_owners(capsys, tmp_path, change):
+    name = f"wrong_{change[:4]}"
+    keywords = dict(model="lambda: None", data="print", client_optimizer="print") | dict([change.split("=", 1)])
+    told = ", ".join(f"{key}={value}" for key, value in keywords.items())
+    text = f"import torch\nfrom adadp.federated import Task\ntask = Task({told}, clients=1, batch_size=2)\n"
+    (tmp_path / f"{name}.py").write_text(text)
+    assert main(["federated", "run", f"{name}:task", "--in-process"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and change.split("=")[0] in said and "fault of adadp" not in said
 
 
 def test_flower_is_missing(tmp_path, monkeypatch):
@@ -241,7 +270,7 @@ def status(text, details=""):
 
 def test_a_run_that_failed_raises_its_reason(control):
     failed = status("finished:failed", "ServerApp failed with exception: round 2: too few")
-    with pytest.raises(RuntimeError, match=r"^the run failed \(finished:failed\): round 2: too few$"):
+    with pytest.raises(RuntimeError, match=r"^the run failed: round 2: too few$"):
         control(status("running"), failed).run({"rounds": 1}, say=print)
     control(status("running"), status("finished:completed")).run({"rounds": 1}, say=print)
 

@@ -75,7 +75,7 @@ def sentence(row: dict) -> str:
     accuracy = "" if row["test_accuracy"] is None else f"accuracy {100 * row['test_accuracy']:.2f} %, "
     lacking = [f"{n}: {', '.join(map(str, row[n]))}" for n in ("missing", "refused") if row.get(n)]
     note = f" ({'; '.join(lacking)})" if lacking else ""
-    return f"round {row['round']}: {accuracy}{len(row['clients'])} clients{note}"
+    return f"round {row['round']}: {accuracy}{len(row['clients'])} client{'s' * (len(row['clients']) != 1)}{note}"
 
 
 def check_unfinished(folder: Path) -> None:

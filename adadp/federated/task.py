@@ -63,6 +63,8 @@ class Task:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, nn.Module):
+            raise TypeError("model must be a function () -> module, which makes it anew, got a module")
         arguments.function("model", self.model, "() -> module")
         arguments.function("data", self.data, "client number -> (x, y)")
         if self.test_data is not None:
@@ -145,7 +147,7 @@ def load_task(name: str) -> Task:
         own = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         hint = "start in the folder where that module lies" if own else f"{module} needs it"
         raise ValueError(f"task {name!r}: {error}; {hint}") from error
-    except AttributeError as error:
+    except (AttributeError, TypeError) as error:
         raise ValueError(f"task {name!r}: {error}") from error
     if callable(found):
         try:

@@ -1,5 +1,8 @@
 """The client's side: unpack, train as any client of :mod:`adadp.federated` does, pack."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -18,7 +21,9 @@ app = ClientApp()
 def introduce(message: Message, context: Context) -> Message:
     """Say which client this is, and how it means to train."""
     task, client = membership(context)
-    about = ConfigRecord({"client": client, "agreement": task.agreement(task.model())})
+    with owners_code():
+        agreement = task.agreement(task.model())
+    about = ConfigRecord({"client": client, "agreement": agreement})
     return Message(RecordDict({"about": about}), reply_to=message)
 
 
@@ -27,18 +32,36 @@ def train(message: Message, context: Context) -> Message:
     """One round of local training."""
     task, client = membership(context)
     order = message.content["config"]
-    model = task.model()
-    _check_order(order, client, task.agreement(model))
+    with owners_code():
+        model = task.model()
+        agreement = task.agreement(model)
+    _check_order(order, client, agreement)
     model.to(device := pick_device(context.node_config.get("device", "auto")))
     model.to(memory_format=memory_format(model)).load_state_dict(
         unpack_state(message.content["arrays"], model.state_dict())
     )
-    x, y = task.client_data(client)
+    with owners_code():
+        x, y = task.client_data(client)
     sources, told = _sources(task, client, order, len(x), context, device)
-    report, lrs = task.training.train(model, place(x, model, device), y.to(device), lrs=order["lrs"] or None, **sources)
+    with owners_code():
+        x, y = place(x, model, device), y.to(device)
+        report, lrs = task.training.train(model, x, y, lrs=order["lrs"] or None, **sources)
     content = pack_reply(model.state_dict(), report, lrs, order["server-round"], client)
     content["metrics"].update(told)
     return Message(content, reply_to=message)
+
+
+@contextmanager
+def owners_code() -> Iterator[None]:
+    """Keep the words of an error here: they may quote the client's data (a line that cannot be read, a file's name).
+
+    Raises:
+        RuntimeError: with the kind of the error alone, which is what the server gets to see.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(f"{type(error).__name__}, which its own terminal shows") from error
 
 
 def membership(context: Context) -> tuple[Task, int]:
@@ -46,11 +69,14 @@ def membership(context: Context) -> tuple[Task, int]:
 
     Raises:
         ValueError: the node was started without them, or the task has no such client.
+        RuntimeError: the task cannot be loaded.
     """
     config = context.node_config
     if "task" not in config or "client" not in config:
         raise ValueError("this node has no task or client; start it with: adadp federated join TASK --client K")
-    task, client = load_task(str(config["task"])), arguments.count("client", config["client"])
+    with owners_code():
+        task = load_task(str(config["task"]))
+    client = arguments.count("client", config["client"])
     if client >= task.clients:
         raise ValueError(f"client {client} does not exist: the task has {task.clients}, numbered from 0")
     return task, client

@@ -159,6 +159,21 @@ def supernode(
     return command + (["--auth-supernode-private-key", str(existing(key))] if key else [])
 
 
+def check_free(host: str, port: int) -> None:
+    """Refuse a port that something else listens on, before a server says that it serves there.
+
+    Raises:
+        RuntimeError: it is taken, or the host is none of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            s.bind((host, port))
+        except OSError as error:
+            raise RuntimeError(f"nothing can listen at {host}:{port} ({error.strerror}); try another --port") from error
+
+
 def existing(path: Path) -> Path:
     """The path of a file that is there.
 

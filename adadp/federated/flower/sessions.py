@@ -46,6 +46,7 @@ def serve(
     command = processes.superlink(
         host=host, port=port, database=state / "superlink.db", certificates=certificates, registered_only=bool(keys)
     )
+    processes.check_free(host, port)
     state.mkdir(parents=True, exist_ok=True)
     with running(Program(command, state / "flower", say=say if verbose else None)) as server:
         reach = f"{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
@@ -116,7 +117,7 @@ def run(
             say(f"a server and {clients} clients are starting on this machine")
         control = Control(superlink, root_certificates, home / "control")
         config = {"task": task, "output": str(output.absolute()), **config}
-        control.run(config, say=say if verbose else Translator(say))
+        control.run(config, say=say if verbose else Translator(say, errors=False))
 
 
 @contextmanager
@@ -199,7 +200,7 @@ class Control:
             raise RuntimeError(f"no run was started at {self.address}: {processes.cause(text)}")
         status, details = self._outcome(number)
         if status != "finished:completed":
-            raise RuntimeError(f"the run failed ({status}): {details or 'no reason given'}")
+            raise RuntimeError(f"the run failed: {details or status}")
 
     def _outcome(self, number: str) -> tuple[str, str]:
         """How a run ended: status and details. The stream of its log ends a little earlier, or with the server."""
@@ -222,8 +223,8 @@ class Control:
 class Translator:
     """Flower's output in few words: our own lines, what a client does, and errors."""
 
-    def __init__(self, say: Say) -> None:
-        self._say, self._round, self._failures = say, "", 0
+    def __init__(self, say: Say, *, errors: bool = True) -> None:
+        self._say, self._errors, self._round, self._failures = say, errors, "", 0
 
     def __call__(self, line: str) -> None:
         line = COLOURS.sub("", line)
@@ -244,7 +245,7 @@ class Translator:
         elif "Sent successfully" in line and self._round:
             self._say(f"{self._round}sent")
             self._round = ""
-        elif re.match(r"\w*(Error|Exception)\b", line):
+        elif self._errors and re.match(r"\w*(Error|Exception)\b", line):
             self._say(line)
 
 
