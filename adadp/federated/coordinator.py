@@ -1,6 +1,7 @@
 """What the server of federated averaging does, wherever its clients are: draw, average, evaluate, keep, continue."""
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,8 +36,8 @@ class Update:
     state: dict[str, Tensor]
 
 
-class Coordinator:
-    """Rounds of federated averaging; where and how the clients train is a subclass's :meth:`_updates`.
+class Coordinator(ABC):
+    """Rounds of federated averaging; where and how the clients train is a subclass's :meth:`_round`.
 
     Args:
         model: the global model; :meth:`run` updates it in place.
@@ -107,13 +108,9 @@ class Coordinator:
             Path(checkpoint).unlink(missing_ok=True)
         return history
 
+    @abstractmethod
     def _round(self, number: int) -> dict:
-        """Draw, train, average, evaluate: one row of the history."""
-        return self._conclude(number, self._updates(self._draw(number), number))
-
-    def _updates(self, drawn: list[int], number: int) -> Iterable[Update]:
-        """Local training of the drawn clients, in their order, from the global model on."""
-        raise NotImplementedError
+        """Local training of the clients that :meth:`_draw` names, and what :meth:`_conclude` makes of it: one row."""
 
     def _conclude(self, number: int, updates: Iterable[Update]) -> dict:
         """Average what the clients hand back, weighted by their sizes; the new global model is evaluated."""

@@ -131,6 +131,10 @@ class FederatedAveraging(Coordinator):
         self.clients = stack.clients  # the same data, once in memory
         return stack
 
+    def _round(self, number: int) -> dict:
+        """Draw, train, average, evaluate: one row of the history."""
+        return self._conclude(number, self._updates(self._draw(number), number))
+
     def _updates(self, drawn: list[int], number: int) -> Iterator[Update]:
         """Train the drawn clients; when one is handed out, the working copy holds its weights."""
         self._local.load_state_dict(self.model.state_dict())

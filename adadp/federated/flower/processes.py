@@ -25,6 +25,7 @@ QUIET = {  # nothing leaves for Flower's makers, and nothing is installed when a
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
+MARK = "adadp: "  # begins our own lines among Flower's
 GRACE = 15  # seconds to end in, before a program is killed
 
 

@@ -10,9 +10,9 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from adadp.federated.client import ClientReport
+from adadp.federated.flower.processes import MARK
 
 State = dict[str, Tensor]
-MARK = "adadp: "  # begins our own lines among Flower's
 
 
 def tell(level: int, text: str, *values) -> None:

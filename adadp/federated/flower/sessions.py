@@ -9,9 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from adadp.federated.flower import processes
-from adadp.federated.flower.processes import APP, Program
+from adadp.federated.flower.processes import APP, MARK, Program
 
-MARK = "adadp: "  # as in `records`, which needs Flower
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 AGAIN, PATIENCE = 10.0, 120.0  # seconds between two tries to join, and until the last one
 FAILURES = 5  # connections in a row after which that is said
