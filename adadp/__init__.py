@@ -4,7 +4,7 @@ The main thing is :class:`adadp.ADADP`, an ordinary ``torch.optim.Optimizer``. N
 used, so that ``import adadp`` is quick and a training run needs torch and numpy only.
 """
 
-from importlib import import_module
+from adadp import lazy
 
 __version__ = "0.1.0"
 
@@ -12,32 +12,25 @@ _HOME = {
     "ADADP": "optimizer",
     "VARIANTS": "optimizer",
     "predicted_lr": "step_size",
+    "suggested_tol": "step_size",
     "PrivateGradient": "privacy",
     "PoissonSampling": "privacy",
     "ShuffledPartition": "privacy",
     "MomentsAccountant": "privacy",
     "epsilon": "privacy",
+    "tuned_epsilon": "privacy",
     "calibrate_noise_multiplier": "privacy",
     "privacy_statement": "privacy",
+    "Dataset": "data",
     "train": "training",
+    "AdaptThenDecay": "training",
     "History": "training",
+    "cross_entropy": "training",
+    "evaluate": "training",
 }
-_MODULES = ("auditing", "checkpoint", "data", "experiments", "federated", "figures", "models", "privacy", "publishing")
-
-__all__ = sorted([*_HOME, *_MODULES, "__version__"])
-
-
-def __getattr__(name: str):
-    """Load a public name from the module that owns it (PEP 562)."""
-    if name in _HOME:
-        value = getattr(import_module(f"adadp.{_HOME[name]}"), name)
-    elif name in _MODULES:
-        value = import_module(f"adadp.{name}")
-    else:
-        raise AttributeError(f"module 'adadp' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+_MODULES = (
+    *("auditing", "checkpoint", "data", "experiments", "features", "federated", "figures", "history", "models"),
+    *("optimizer", "privacy", "publishing", "reference", "rounding", "step_size", "timing", "training"),
+)
+__getattr__, __dir__, __all__ = lazy.names(__name__, _HOME, _MODULES)
+__all__ += ["__version__"]

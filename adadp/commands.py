@@ -149,13 +149,13 @@ def _verify(records: dict, a: argparse.Namespace) -> None:
 
 def _claims(a: argparse.Namespace) -> None:
     """Every claim of the paper with its verdict, as the page Claims shows it."""
-    from adadp.experiments.claims import CLAIMS, rules_commit
+    from adadp.experiments.claims import CLAIMS
     from adadp.figures import claims
 
     ids = [choose(name, [c.id for c in CLAIMS], "claim") for name in a.experiment]
     found = claims.stored_reports(a.folder, ids)
     print(claims.Cards(found))
-    print(f"\n{len(found)} claims: {claims.counts(found)}; rules last changed in commit {rules_commit() or 'unknown'}")
+    print(f"\n{len([one for one in found if not one.earlier])} claims: {claims.counts(found)}")
 
 
 def audit(a: argparse.Namespace) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from adadp.checkpoint import write_atomic
+from adadp.evaluation import TOKENS
 from adadp.features import load_features, weights_source
 from adadp.folders import cache_folder, data_folder
 from adadp.readers import (
@@ -44,8 +45,10 @@ class Dataset:
     """Training and test examples as tensors.
 
     Args:
-        x_train: examples, (N, ...) floating point; images are normalised, (N, channels, height, width).
-        y_train: class labels (N,) of any integer type; kept as int64.
+        x_train: examples, (N, ...) floating point, images normalised, (N, channels, height, width); or tokens, int64 or
+            int32.
+        y_train: class labels (N,) of any integer type, kept as int64; or floating-point targets (N, ...), with which a
+            loss of one's own goes, and which have no accuracy.
         x_test: as ``x_train``; may be empty.
         y_test: as ``y_train``.
         name: a short name for tables.
@@ -53,7 +56,8 @@ class Dataset:
 
     Raises:
         TypeError: a part is not a tensor or a numpy array.
-        ValueError: lengths differ, examples are not floating point, or labels are not a row of integers.
+        ValueError: lengths differ, examples are neither floating point nor tokens, labels are not a row of integers, or
+            training and test targets are of different kinds.
 
     >>> data = Dataset(torch.zeros(3, 2), np.array([0, 1, 1], np.uint8), torch.zeros(1, 2), np.array([0]))
     >>> data.y_train
@@ -70,14 +74,22 @@ class Dataset:
     def __post_init__(self):
         for split in ("train", "test"):
             x, y = (_tensor(getattr(self, part), part) for part in (f"x_{split}", f"y_{split}"))
-            if not x.is_floating_point():
-                raise ValueError(f"x_{split} must be floating point, got {x.dtype}; convert and normalise it first")
-            if y.is_floating_point() or y.is_complex() or y.dim() != 1 or len(y) != len(x):
+            if not x.is_floating_point() and x.dtype not in TOKENS:
                 raise ValueError(
-                    f"y_{split} must be {len(x)} integer labels, shape ({len(x)},), got {y.dtype} {tuple(y.shape)}"
+                    f"x_{split} must be floating point, or tokens of type int64 or int32, got {x.dtype}; convert and "
+                    "normalise it first"
+                )
+            labels = not (y.is_floating_point() or y.is_complex())
+            if y.is_complex() or not y.dim() or len(y) != len(x) or (labels and y.dim() != 1):
+                raise ValueError(
+                    f"y_{split} must be {len(x)} integer labels, shape ({len(x)},), or as many floating-point targets, "
+                    f"got {y.dtype} {tuple(y.shape)}"
                 )
             object.__setattr__(self, f"x_{split}", x)
-            object.__setattr__(self, f"y_{split}", y.to(torch.int64))
+            object.__setattr__(self, f"y_{split}", y.to(torch.int64) if labels else y)
+        if self.y_train.is_floating_point() != self.y_test.is_floating_point():
+            raise ValueError(f"y_train and y_test must both be labels or both be floating-point targets, got "
+                             f"{self.y_train.dtype} and {self.y_test.dtype}")  # fmt: skip
         if len(self.x_train) == 0:
             raise ValueError("x_train is empty")
 

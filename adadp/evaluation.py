@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+TOKENS = (torch.int32, torch.int64)  # what an embedding looks up
 
 
 @torch.no_grad()
@@ -17,13 +18,17 @@ def evaluate(
     Args:
         model: outputs (B, classes).
         x: examples (N, ...), moved to the model's device a batch at a time.
-        y: labels (N,).
+        y: labels (N,), or floating-point targets (N, ...), which have no accuracy.
         loss: (output, y) -> (B,).
         batch_size: examples at once. None: 1000, but 50 on the CPU, whose cache then holds what a convolution
             returns.
 
     Returns:
-        (None, None) for no examples.
+        (None, None) for no examples; (None, loss) where ``y`` is floating point.
+
+    >>> model, loss = nn.Identity(), lambda output, y: 1 - output.gather(1, y[:, None])[:, 0]
+    >>> evaluate(model, torch.tensor([[0.75, 0.25], [0.25, 0.75]]), torch.tensor([0, 0]), loss=loss)
+    (0.5, 0.5)
     """
     if len(x) == 0:
         return None, None
@@ -36,12 +41,13 @@ def evaluate(
         for start in range(0, len(x), batch_size):
             part, labels = placed(model, x[start : start + batch_size], y[start : start + batch_size])
             output = model(part)
-            right = right + (output.argmax(1) == labels).sum()
+            if not y.is_floating_point():
+                right = right + (output.argmax(1) == labels).sum()
             total = total + loss(output, labels).double().sum()
     finally:
         for module, mode in modes:
             module.training = mode
-    return float(right) / len(x), float(total) / len(x)
+    return None if y.is_floating_point() else float(right) / len(x), float(total) / len(x)
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:
@@ -59,9 +65,14 @@ def pick_device(device: str | torch.device = "auto") -> torch.device:
 
 
 def placed(model: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """A batch on the model's device, in its floating-point type (a float64 model takes float64)."""
+    """A batch on the model's device, in its floating-point type (float64 for a float64 model); tokens stay integers."""
     like = next(model.parameters(), x)
-    return x.to(like.device, like.dtype if like.is_floating_point() else x.dtype), y.to(like.device)
+    real = like.dtype if like.is_floating_point() else None
+    kinds = (
+        (x.dtype if real is None or x.dtype in TOKENS else real),
+        real if y.is_floating_point() and real else y.dtype,
+    )
+    return x.to(like.device, kinds[0]), y.to(like.device, kinds[1])
 
 
 def memory_format(model: nn.Module) -> torch.memory_format:

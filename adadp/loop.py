@@ -1,13 +1,13 @@
 """The state of a training run and the steps that change it: what :func:`adadp.training.train` goes through, and what
 its checkpoint holds."""
 
-from collections.abc import Callable
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from adadp import checkpoint
+from adadp import checkpoint, settings
 from adadp.evaluation import evaluate, placed
 from adadp.history import History
 
@@ -20,7 +20,7 @@ class TrainingRun:
         total, per_epoch: gradients in all and in an epoch.
         history: filled as the run goes on.
         callbacks: called after every epoch.
-        epsilon: steps -> epsilon.
+        spending: what epsilon counts (:class:`adadp.privacy.spending.Spending`).
     """
 
     def __init__(self, model, data, optimizer, sampling, gradient, loss, generator, device):
@@ -33,7 +33,19 @@ class TrainingRun:
         self.total, self.per_epoch = sampling.num_steps(self.size), sampling.steps_per_epoch(self.size)
         self.name = f"{sampling} on {data.provenance} ({self.size}), {type(optimizer).__name__}"
         self.step, self.epoch, self.history, self.callbacks = 0, 0, History(), []
-        self.epsilon: Callable[[int], float | None] = lambda steps: None
+        self.settings = self._settings()
+        self.begun = 0  # one more than `step` in the middle of a step
+        self.spending: Any = None
+        if gradient is not None:  # what an earlier backward pass left behind would reach the optimizer without noise
+            for p in (p for group in optimizer.param_groups for p in group["params"]):
+                p.grad = None
+
+    def spend(self, spending) -> None:
+        """Count with ``spending``, before the first step."""
+        self.spending = spending
+        if self.gradient is not None:
+            spending.begin(self._identity())
+        self.history.privacy = spending.privacy
 
     def one_epoch(self, batches, bar) -> None:
         """Up to an epoch's gradients; in the first, lr and error of every ADADP iteration are kept."""
@@ -51,6 +63,7 @@ class TrainingRun:
 
     def one_step(self, indices: Tensor) -> None:
         """One gradient and one step of the optimizer."""
+        self.begun = self.step + 1
         x, y = placed(self.model, self.x[indices], self.y[indices])
         if self.gradient is not None:
             self.gradient.backward(x, y)
@@ -66,6 +79,7 @@ class TrainingRun:
     def row(self) -> dict:
         """One evaluation: accuracy and epsilon after the same gradients."""
         accuracy, loss = evaluate(self.model, self.data.x_test, self.data.y_test, loss=self.loss)
+        self.spending.look(self.step)
         error, discarded = (getattr(self.optimizer, name, None) for name in ("error", "discarded"))
         return {
             "epoch": self.epoch,
@@ -75,7 +89,7 @@ class TrainingRun:
             "lr": float(self.optimizer.param_groups[0]["lr"]),
             "error": None if error is None else float(error),
             "discarded": None if discarded is None else int(discarded),
-            "epsilon": self.epsilon(self.step),
+            "epsilon": self.spending.epsilon(self.step),
         }
 
     def call_back(self) -> None:
@@ -97,15 +111,34 @@ class TrainingRun:
             own.append(torch.cuda.default_generators[self.x.device.index])
         return [g for g in own if g is not None]
 
+    def _settings(self) -> dict:
+        """What a later call must share to continue this run; the rest is in its name and in its privacy."""
+        x, y, middle = self.data.x_train, self.data.y_train, self.size // 2
+        names = ("max_grad_norm", "noise_multiplier", "expected_batch_size", "clipping", "loss")
+        return {
+            "optimizer": settings.of_optimizer(self.optimizer),
+            "gradient": {n: settings.text(getattr(self.gradient, n, None)) for n in names},
+            "loss": settings.text(self.loss),
+            "labels": settings.checksum(y),
+            "examples": settings.checksum(x[:1], x[middle : middle + 1], x[-1:]),
+        }
+
+    def _identity(self) -> str:
+        """A checksum by which a resumed run knows itself: where the weights and the randomness begin."""
+        weights = [t for t in self.model.state_dict().values() if isinstance(t, Tensor)]
+        return f"{self.name}: {settings.checksum(*weights, *(g.get_state() for g in self._generators()))}"
+
     def save(self, path) -> None:
         """Everything needed to continue, atomically."""
         state = {
             "run": self.name,
+            "settings": self.settings,
             "step": self.step,
             "epoch": self.epoch,
             "history": self.history.to_json(),
             "states": [part.state_dict() for part in self._stateful()],
             "generators": [g.get_state() for g in self._generators()],
+            "spending": self.spending.state_dict(self.step),
         }
         checkpoint.save(path, state)
 
@@ -113,16 +146,44 @@ class TrainingRun:
         """Continue where :meth:`save` left off."""
         state = checkpoint.load(path)
         try:
-            same = state["run"] == self.name and len(state["states"]) == len(self._stateful())
-            history = History.from_json(state["history"]) if same else None
+            history = History.from_json(state["history"])
+            other = settings.differing(self.settings, state.get("settings", {})) + self.spending.differing(
+                history.privacy
+            )
+            other += [f"run: {state['run']}"] * (state["run"] != self.name)
+            other += ["callbacks"] * (len(state["states"]) != len(self._stateful()))
         except (KeyError, TypeError, ValueError) as error:
             raise RuntimeError(f"{path} is not a checkpoint of a training run; delete it and start again") from error
-        if history is None or history.privacy != self.history.privacy:
+        if other:
+            names = ", ".join(dict.fromkeys(other))
             raise ValueError(
-                f"checkpoint {path} belongs to another run ({state['run']}); delete it or name another file"
+                f"checkpoint {path} belongs to another run (other {names}); delete it or name another file"
             )
-        for part, stored in zip(self._stateful(), state["states"], strict=True):
-            part.load_state_dict(stored)
-        for own, stored in zip(self._generators(), state["generators"], strict=True):
-            own.set_state(stored)
+        try:
+            _check_shapes(self.model, state["states"][0])
+            for part, stored in zip(self._stateful(), state["states"], strict=True):
+                part.load_state_dict(stored)
+            for own, stored in zip(self._generators(), state["generators"], strict=True):
+                own.set_state(stored)
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            said = " ".join(str(error).split())
+            raise RuntimeError(
+                f"checkpoint {path} does not fit this run ({said}); delete it or name another"
+            ) from error
         self.step, self.epoch, self.history = state["step"], state["epoch"], history
+        self.begun = self.step
+        self.spending.take_up(state.get("spending"), self.step)
+        history.privacy = self.spending.privacy
+
+
+def _check_shapes(model: torch.nn.Module, stored: dict) -> None:
+    """Refuse weights of another model before any of them is loaded.
+
+    Raises:
+        ValueError: naming the first that differs.
+    """
+    shapes = [{n: tuple(t.shape) for n, t in s.items() if isinstance(t, Tensor)} for s in (stored, model.state_dict())]
+    for name in {**shapes[0], **shapes[1]}:
+        there, here = (found.get(name, "absent") for found in shapes)
+        if there != here:
+            raise ValueError(f"the model's {name} is {there} there and {here} here")

@@ -121,9 +121,22 @@ def _second_half_piece(p, g, a, half, advance, relative, s, t) -> float:
 
 def _second_half_lists(params, grads, kept, half, advance, relative):
     """`second_half` with multi-tensor calls and without reading a value."""
-    dtype = _wide(params[0].dtype)
-    wide = [p.to(dtype) for p in params]
-    step = _scaled(grads, half)  # eta/2 G2
+    error = move(params, kept, _scaled(grads, half), advance, relative)
+    norms = torch.stack(torch._foreach_norm(error))
+    square = (norms if norms.device.type == "mps" else norms.double()).square().sum()
+    square = square + 0 * torch.stack(torch._foreach_norm(params, 1, _wide(params[0].dtype))).amax()  # 0 * inf = nan
+    return square if isinstance(half, Tensor) else square.item()
+
+
+def move(params: list[Tensor], kept: list[Tensor], step: list[Tensor], advance: str, relative: bool) -> list[Tensor]:
+    """Move params from theta_{l+1/2} to the new iterate with ``step``, eta/2 G2, and return what the error is made of.
+
+    Elements do not mix, so that a row of a tensor may as well be another model's.
+
+    Returns:
+        theta_{l+1} - hat theta_{l+1}, divided by max(1, abs(theta_{l+1})) if ``relative``; at least single precision.
+    """
+    wide = [p.to(_wide(p.dtype)) for p in params]
     error = torch._foreach_sub(wide, kept)  # -eta/2 G1
     theta_1 = torch._foreach_add(wide, error)
     torch._foreach_add_(error, step)  # theta_1 - theta_hat
@@ -137,7 +150,4 @@ def _second_half_lists(params, grads, kept, half, advance, relative):
         torch._foreach_abs_(theta_1)
         torch._foreach_clamp_min_(theta_1, 1.0)
         torch._foreach_div_(error, theta_1)
-    norms = torch.stack(torch._foreach_norm(error))
-    square = (norms if norms.device.type == "mps" else norms.double()).square().sum()
-    square = square + 0 * torch.stack(torch._foreach_norm(params, 1, dtype)).amax()  # 0 * inf = nan
-    return square if isinstance(half, Tensor) else square.item()
+    return list(error)

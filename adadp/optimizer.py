@@ -61,7 +61,8 @@ class ADADP(Optimizer):
         lr: initial learning rate, > 0. A float becomes a 0-dim tensor where parameters are not on a CPU. A tensor is
             copied, and makes ``step`` run without reading a value on a CPU too (for ``torch.compile``). What is in
             ``param_groups`` counts; set it there between iterations only.
-        tol: wanted err of an iteration, > 0.
+        tol: wanted err of an iteration, > 0. 1.0, the paper's, presumes private noise; without noise take 0.1, or
+            ``VARIANTS``. It belongs to a horizon, by sqrt(T) tol / sqrt(d): ``suggested_tol``, chapter *Choosing tol*.
         alpha_min: smallest factor of the learning rate in one iteration, in (0, 1].
         alpha_max: largest factor, >= 1.
         exponent: p above, > 0: 1.0 is the paper's tol/err, 0.5 its published code's square root.
@@ -264,23 +265,22 @@ class ADADP(Optimizer):
             param_groups.write(self.param_groups, phase=0)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Continue where another optimizer was, bit for bit; lr becomes a number or a tensor, whichever it was here."""
+        """Continue where another optimizer was, bit for bit; what another kind of optimizer lacks is as given here."""
         device = param_groups.on_device(self.param_groups)
         super().load_state_dict(state_dict)
         for state in self.state.values():  # torch may hand over the very tensors of the other optimizer
             state.update({name: value.clone() for name, value in state.items() if isinstance(value, Tensor)})
-        if device:
-            param_groups.to_device(self.param_groups, tuple(_COUNTS))
-        else:
+        if not device:
             param_groups.to_host(self.param_groups)
+        self._settle(device)
 
-    def _settle(self) -> None:
+    def _settle(self, device: bool = False) -> None:
         """Make the groups whole, and lr a number or a tensor, whichever belongs where the parameters are.
 
         Runs before every step: models move between devices, and wrappers put other groups in place of ours.
         """
         param_groups.complete(self.param_groups, self.defaults, _SHARED)
-        if param_groups.on_device(self.param_groups):
+        if device or param_groups.on_device(self.param_groups):
             param_groups.to_device(self.param_groups, tuple(_COUNTS))
 
     def _kept(self, params: list[Tensor]) -> list[Tensor]:

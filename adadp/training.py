@@ -1,9 +1,9 @@
 """One training loop: sampled batches, a plain or a private gradient, any optimizer, epsilon beside every accuracy."""
 
+import inspect
 import os
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from adadp.history import History
 from adadp.loop import TrainingRun
 from adadp.privacy import arguments
 from adadp.privacy.gradient import cross_entropy
+from adadp.privacy.spending import Spending
 from adadp.progress import progress_bar
 
 __all__ = ["AdaptThenDecay", "History", "cross_entropy", "evaluate", "train"]
@@ -48,10 +49,12 @@ def train(
         optimizer: any; made from the model's parameters.
         sampling: :class:`adadp.PoissonSampling` or :class:`adadp.ShuffledPartition`; it also says how many steps.
         gradient: :class:`adadp.PrivateGradient` of ``model``. None: the plain mean gradient of the drawn batch (zero
-            for an empty one), and epsilon is None.
-        loss: (output, y) -> (B,), for the plain gradient and for evaluation; a private gradient has its own.
+            for an empty one), and epsilon is None. Epsilon includes what this object released in earlier trainings.
+        loss: (output, y) -> (B,), for the plain gradient and for evaluation; a private gradient has its own. With
+            floating-point targets the accuracy is None.
         delta: of the epsilon shown.
-        accountant: "moments", "rdp" or "pld"; add/remove neighbours.
+        accountant: "moments", "rdp" or "pld"; add/remove neighbours. Noise from ``calibrate_noise_multiplier``, which
+            takes "pld" by default, reaches its target under "pld" only; "moments" shows a larger epsilon.
         evaluate_every: epochs between evaluations; the last epoch is always evaluated.
         generator: draws the batches, on the CPU. None: one seeded from torch's global generator.
         device: "auto" takes CUDA where there is one.
@@ -66,12 +69,16 @@ def train(
         The history. Test accuracy and loss are not covered by epsilon: the test set counts as public.
 
     Raises:
-        TypeError: ``data``, ``sampling`` or ``gradient`` is something else.
-        ValueError: an argument is out of range, the parts do not belong together, or the checkpoint is another run's.
-        RuntimeError: the checkpoint is damaged; the message names it.
+        TypeError: ``data``, ``sampling``, ``gradient`` or a callback is something else, or ``optimizer`` asks for
+            several gradients a step.
+        ValueError: an argument is out of range, the parts do not belong together, or the checkpoint is another run's:
+            the message says what differs.
+        RuntimeError: the checkpoint is damaged, or of another model; the message names it.
 
     Warns:
-        UserWarning: the sampler is not the Poisson sampling that epsilon assumes; ``history.privacy`` says so as well.
+        UserWarning: the sampler is not the Poisson sampling that epsilon assumes; ``gradient`` was used outside of
+            ``train``, which epsilon then does not count (``history.privacy`` says so as well); its
+            ``expected_batch_size`` is not the sampler's; ``optimizer`` leaves out trainable parameters.
 
     >>> data = Dataset(torch.randn(20, 3), torch.arange(20) % 2, torch.randn(4, 3), torch.arange(4) % 2)
     >>> from adadp.privacy.sampling import PoissonSampling
@@ -83,25 +90,30 @@ def train(
 
     Reference: Algorithm 2, Koskela & Honkela.
     """
-    _check(model, data, optimizer, sampling, gradient, evaluate_every)
+    callbacks = list(callbacks)
+    _check(model, data, optimizer, sampling, gradient, loss, evaluate_every, callbacks)
+    _check_accounting(sampling, gradient, len(data.x_train), delta, accountant)
     run = TrainingRun(model, data, optimizer, sampling, gradient, loss, generator, pick_device(device))
-    run.callbacks = list(callbacks)
-    run.history.privacy = _assumptions(gradient, sampling, run.size, delta, accountant)
-    run.epsilon = partial(_epsilon, run.history.privacy)
-    run.epsilon(run.total)  # a wrong delta or accountant is refused now, not after an epoch
+    run.spend(Spending(gradient, sampling, run.size, float(delta), accountant))
+    run.spending.epsilon(run.total)  # what the accountant cannot do is refused now, not after an epoch
+    run.callbacks = callbacks
     if checkpoint is not None and Path(checkpoint).exists():
         run.resume(checkpoint)
+    run.spending.look(run.step, stacklevel=3)
     batches = sampling.batches(run.size, run.generator, start=run.step)
-    with progress_bar(run.total, initial=run.step, show=progress) as bar:
-        while run.step < run.total:
-            run.one_epoch(batches, bar)
-            last = run.step == run.total
-            if last or run.epoch % evaluate_every == 0:
-                run.history.rows.append(run.row())
-                bar.set_postfix({k: run.history.rows[-1][k] for k in ("test_accuracy", "lr")})
-            run.call_back()
-            if checkpoint is not None and not last:
-                run.save(checkpoint)
+    try:
+        with progress_bar(run.total, initial=run.step, show=progress) as bar:
+            while run.step < run.total:
+                run.one_epoch(batches, bar)
+                last = run.step == run.total
+                if last or run.epoch % evaluate_every == 0:
+                    run.history.rows.append(run.row())
+                    bar.set_postfix({k: run.history.rows[-1][k] for k in ("test_accuracy", "lr")})
+                run.call_back()
+                if checkpoint is not None and not last:
+                    run.save(checkpoint)
+    finally:
+        run.spending.end(run.begun)
     if checkpoint is not None:
         Path(checkpoint).unlink(missing_ok=True)
     return run.history
@@ -118,6 +130,13 @@ class AdaptThenDecay:
 
     Raises:
         ValueError: an argument is out of range.
+
+    >>> optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.6)
+    >>> decay = AdaptThenDecay(epochs=2, decay=0.5)
+    >>> for epoch in (1, 2, 3, 4):
+    ...     decay(epoch=epoch, optimizer=optimizer)
+    >>> round(optimizer.param_groups[0]["lr"], 3)
+    0.24
 
     Reference: Section "Comparison of ADADP against DP-Adam", Koskela & Honkela.
     """
@@ -138,7 +157,7 @@ class AdaptThenDecay:
             group["lr"] = group["lr"] * factor
 
 
-def _check(model, data, optimizer, sampling, gradient, evaluate_every) -> None:
+def _check(model, data, optimizer, sampling, gradient, loss, evaluate_every, callbacks) -> None:
     """Refuse what would fail late, or train something else than meant."""
     if not isinstance(data, Dataset):
         raise TypeError(
@@ -151,40 +170,58 @@ def _check(model, data, optimizer, sampling, gradient, evaluate_every) -> None:
         raise TypeError(f"gradient must be a PrivateGradient or None, got {type(gradient).__name__}")
     if gradient is not None and getattr(gradient, "model", model) is not model:
         raise ValueError("gradient was made for another model; make it with PrivateGradient(model, ...)")
-    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not any(id(p) in stepped for p in model.parameters()):
-        raise ValueError("optimizer holds none of the model's parameters; make it from model.parameters()")
+    _check_optimizer(model, optimizer, private=gradient is not None)
+    if data.y_train.dim() == 1 and data.y_train.is_floating_point() and loss is cross_entropy:
+        raise ValueError("loss is cross_entropy, which needs labels, but data.y_train holds floating-point targets: "
+                         "give loss=, (output, y) -> (B,)")  # fmt: skip
     arguments.count("evaluate_every", evaluate_every, low=1)
+    for callback in callbacks:
+        if isinstance(callback, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise TypeError("callbacks: ReduceLROnPlateau needs to be told a metric; give a function that does: "
+                            "lambda history, **_: scheduler.step(history.rows[-1]['test_loss'])")  # fmt: skip
+        if not callable(callback) and not isinstance(callback, torch.optim.lr_scheduler.LRScheduler):
+            raise TypeError(f"callbacks must be functions or learning-rate schedulers, got {type(callback).__name__}")
 
 
-def _assumptions(gradient, sampling, size: int, delta: float, accountant: str) -> dict:
-    """What every epsilon of the run takes for granted; one warning where the sampler is another."""
-    delta = arguments.delta(delta)
+def _check_optimizer(model, optimizer, private: bool) -> None:
+    """Refuse, or warn of, an optimizer that does not go with the model or with one gradient a step."""
+    stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    own = {id(p) for p in model.parameters()}
+    if not stepped & own:
+        raise ValueError("optimizer holds none of the model's parameters; make it from model.parameters()")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise TypeError(f"optimizer: {type(optimizer).__name__} asks for several gradients a step; train gives it one")
+    if not private:
+        return
+    if stepped - own:
+        raise ValueError("optimizer holds parameters that are not the model's, and they would never get a private "
+                         "gradient; make it from model.parameters()")  # fmt: skip
+    left = [name for name, p in model.named_parameters() if p.requires_grad and id(p) not in stepped]
+    if left:
+        warnings.warn(
+            f"optimizer leaves out {len(left)} trainable parameters of the model ({left[0]}, ...), whose gradients "
+            "still use up the clipping norm: freeze them with requires_grad_(False)",
+            stacklevel=4,
+        )
+
+
+def _check_accounting(sampling, gradient, size: int, delta: float, accountant: str) -> None:
+    """Refuse wrong arguments of epsilon; one warning where the sampler is another, or the divisor is not its own."""
+    arguments.delta(delta)
     arguments.choice("accountant", accountant, arguments.ACCOUNTANTS)
     if gradient is None:
-        return {"sampler": sampling.name, "noise_multiplier": None}
+        return
     from adadp.privacy.statement import sampler_warning
 
     warning = sampler_warning(sampling)
     if warning and gradient.noise_multiplier > 0:
         warnings.warn(warning, stacklevel=3)
-    return {
-        "sampler": sampling.name,
-        "assumed_sampler": "poisson",
-        "matches": not warning,
-        "neighbors": "add_remove",
-        "accountant": accountant,
-        "delta": delta,
-        "noise_multiplier": float(gradient.noise_multiplier),
-        "sample_rate": sampling.rate(size),
-    }
-
-
-def _epsilon(privacy: dict, steps: int) -> float | None:
-    """Epsilon after so many gradients; None for training that is not private."""
-    if privacy["noise_multiplier"] is None:
-        return None
-    from adadp.privacy.accounting import epsilon
-
-    names = ("noise_multiplier", "sample_rate", "delta", "accountant", "neighbors")
-    return epsilon(steps=steps, **{name: privacy[name] for name in names})
+    wanted = sampling.expected_batch_size(size) if hasattr(sampling, "expected_batch_size") else None
+    divisor = getattr(gradient, "expected_batch_size", wanted)
+    if wanted and abs(divisor - wanted) > 0.01 * wanted:
+        warnings.warn(
+            f"expected_batch_size={divisor:g} of gradient is not the sampler's, {wanted:g}: gradients come out "
+            f"{wanted / divisor:.3g} times as large as the mean; privacy is not touched",
+            stacklevel=3,
+        )

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from benchmarks import (
     private_growth,
     private_profile,
     private_step,
+    quick_start,
 )
 
 
@@ -140,3 +142,28 @@ def test_help_explains_what_is_measured(module, capsys):
         module.main(["--help"])
     text = " ".join(capsys.readouterr().out.split())
     assert " ".join(module.__doc__.replace("``", "").split()) in text
+
+
+def test_the_quick_start_is_compared_with_nothing_but_the_optimizer_changed(tmp_path, monkeypatch, capsys):
+    code = quick_start.quick_start()
+    other = quick_start.competitor(code, "SGD", 0.25).splitlines()
+    assert [line for line in other if line not in code.splitlines()] == [
+        "import torch", "optimizer = torch.optim.SGD(model.parameters(), lr=0.25)"
+    ]  # fmt: skip
+    assert len(other) == len(code.splitlines()) + 1
+    with pytest.raises(ValueError, match="one line, found 0"):
+        quick_start.competitor("nothing", "SGD", 0.25)
+    assert ' | {"tol": tol}' in code
+    short, times = re.subn(r'"steps": 200', '"steps": 2', code)
+    assert times == 1
+    monkeypatch.setattr(quick_start, "quick_start", lambda: short)
+    monkeypatch.setattr(quick_start, "GRID", {"Adam": [0.01]})
+    quick_start.main(["--repeats", "2", "--out", str(tmp_path)])
+    kept = json.loads((tmp_path / "quick_start.json").read_text())
+    assert kept["seeds"] == 2 and [row["optimizer"] for row in kept["rows"]] == [
+        quick_start.OWN,
+        quick_start.LONG,
+        "Adam",
+    ]
+    assert all(0 <= row["lowest %"] <= row["highest %"] <= 100 for row in kept["rows"])
+    assert "| Adam | 0.01 |" in capsys.readouterr().out

@@ -84,6 +84,30 @@ def test_calibration_without_an_answer_gives_the_reason():
     assert calibrate_noise_multiplier(target_epsilon=0.3, **{**settings, "sample_rate": 0.0}) == 0
 
 
+@pytest.mark.parametrize(
+    ("accountant", "neighbors"), [("pld", "add_remove"), ("pld", "replace_one"), ("rdp", "add_remove")]
+)
+@pytest.mark.parametrize(
+    ("delta", "rate", "steps"), [(1e-2, 0.01, 1), (0.2, 0.01, 10), (1 - 0.99**7, 0.01, 7), (0.52, 0.3, 2)]
+)
+def test_a_delta_that_needs_no_noise_is_refused_in_one_line(delta, rate, steps, accountant, neighbors):
+    settings = {"delta": delta, "sample_rate": rate, "steps": steps, "accountant": accountant, "neighbors": neighbors}
+    with pytest.raises(ValueError, match=r"^delta=\S+ is not below [^\n]*without noise[^\n]*$"):
+        calibrate_noise_multiplier(target_epsilon=3, **settings)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.99, 1 - 1e-8])
+def test_a_delta_just_below_that_chance_still_gets_its_noise(share):
+    settings = {"sample_rate": 0.01, "steps": 1, "accountant": "pld", "neighbors": "add_remove"}
+    _check_target(3.0, {**settings, "delta": 0.01 * share})
+
+
+def test_a_target_that_every_noise_reaches_is_refused_in_one_line():
+    for accountant in ("moments", "rdp"):
+        with pytest.raises(ValueError, match=r"^target_epsilon=1e\+30 is too large"):
+            calibrate_noise_multiplier(target_epsilon=1e30, **{**MNIST, "steps": 10}, accountant=accountant)
+
+
 @pytest.mark.parametrize(("sigma", "low"), [(0.5, 10.0), (0.8, 5.5), (1, 3.64), (1.5, 0.83), (2, 0.20)])
 def test_shuffled_lower_bound(sigma, low):
     assert shuffled_lower_bound(sigma, 300, 1e-5) == pytest.approx(low, rel=0.006)

@@ -2,6 +2,7 @@
 
 import html
 import re
+import subprocess
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from adadp.cli import main
 from adadp.experiments import claims, grids, report, results
 from adadp.experiments.claims import CLAIMS
-from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, UNTESTABLE, Claim, Evidence
+from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, UNTESTABLE, Claim, Evidence, Verdict
 from adadp.experiments.private import SIGMAS
 from adadp.figures import claims as draw
 from adadp.publishing.sphinx_extension import linked
@@ -155,15 +156,43 @@ def test_looking_ahead_never_decides(good):
 
 def test_rules_are_older_than_the_runs_that_say_so(monkeypatch):
     answers = {"new": 0, "old": 1, "gone": 128}
-    monkeypatch.setattr(claims, "rules_commit", lambda name: name)
-    monkeypatch.setattr(report, "_contains", lambda later, earlier: answers[later] + (earlier == "federated"))
-    private, federated = ({"kind": kind} for kind in ("private", "federated"))
-    records = {str(k): {"commit": c, "config": private} for k, c in enumerate(("new+", "new", "old", "gone"))}
-    assert report.rules_before_runs(records) == (2, 3)
-    records["4"] = {"commit": "new", "config": federated}
-    assert report.rules_before_runs(records) == (2, 4), "their own rules are newer"
-    monkeypatch.setattr(claims, "rules_commit", lambda name: None)
-    assert report.rules_before_runs(records) == (0, 0)
+    monkeypatch.setattr(claims, "rule_commit", lambda claim: claim.dated)
+    monkeypatch.setattr(report, "_contains", lambda later, earlier: answers[later] + (earlier == "late"))
+
+    def told(rule, *commits, earlier=False):
+        curve = {"records": [{"id": f"{rule}{c}" if c == "new" else c, "commit": c} for c in commits]}
+        claim = Claim("some", "", "", "", None, dated=rule)
+        return report.Report(Verdict(claim, HOLDS, {}, ()), {}, {}, (curve,), 0, 0, earlier=earlier)
+
+    first, second = told("early", "new", "old", "gone"), told("late", "new", "old")
+    assert report.rules_before_runs([first]) == (1, 2)
+    assert report.rules_before_runs([first, first]) == (1, 2), "a run counts once"
+    assert report.rules_before_runs([first, second]) == (1, 2), "the old one is older than both rules"
+    assert report.rules_before_runs([first, told("late", "new", earlier=True)]) == (1, 2), "today's rules alone"
+    monkeypatch.setattr(claims, "rule_commit", lambda claim: None)
+    assert report.rules_before_runs([first]) == (0, 0)
+
+
+def test_our_own_variant_stands_beside_the_paper_s():
+    """From the stored results: no verdict rests on it, but the card shows it with its runs."""
+    (card,) = draw.stored_reports(ids=["eta0"])
+    assert "recommended" not in card.verdict.numbers and card.beside.startswith("range ")
+    assert f"Recommended variant, not judged: {card.beside}" in draw.in_words(card)
+    assert any(curve["role"] == "recommended" and curve["records"] for curve in card.curves)
+    (single,) = draw.stored_reports(ids=["same-cost"])
+    assert single.beside == ""
+
+
+def test_git_finds_the_commit_of_every_rule():
+    """In a checkout with its history; each rule's words stand in the source, so that git can find them."""
+    folder = results.PACKAGED.parent
+    source = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*claims.py"))
+    for claim in claims.CLAIMS:
+        words = claim.dated or claim.criterion
+        assert words in source and words in claim.criterion, claim.id
+    whole = subprocess.run(["git", "rev-parse", "--is-shallow-repository"], cwd=folder, capture_output=True, text=True)
+    if whole.stdout.strip() == "false":
+        assert all(len(claims.rule_commit(claim) or "") == 40 for claim in claims.CLAIMS)
 
 
 def test_a_commit_on_a_page_leads_to_the_public_repository():
@@ -176,5 +205,6 @@ def test_a_commit_on_a_page_leads_to_the_public_repository():
 
 def test_the_page_types_in_no_verdict():
     text = (results.PACKAGED.parents[2] / "notebooks" / "claims.ipynb").read_text(encoding="utf-8")
-    for word in (HOLDS + ".", FAILS, "%  (", "points"):
+    for word in (HOLDS + ".", FAILS, "%  ("):
         assert word not in text, word
+    assert not re.search(r"\d (points|%)", text)

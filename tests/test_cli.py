@@ -109,6 +109,7 @@ def test_the_program_starts_quickly_without_torch():
         (["epsilon", *PAPER, "--neighbors", "replace_one", "--accountant", "rdp"], ["replace_one", "pld"]),
         (["audit", "--confidence", "2"], ["confidence"]),
         (["calibrate", "--target-epsilon", "-1", "--sample-rate", "0.1", "--steps", "1"], ["target_epsilon"]),
+        (["calibrate", "--epsilon", "3", "--delta", "0.01", "--sample-rate", "0.01", "--steps", "1"], ["delta=0.01"]),
     ],
 )
 def test_mistakes_are_one_line(capsys, argv, words):

@@ -417,13 +417,22 @@ def test_labels_of_any_integer_type(kind):
     assert Dataset(torch.zeros(3, 2), y, torch.zeros(3, 2), y).y_train.dtype == torch.int64
 
 
+def test_tokens_and_targets_that_are_no_labels():
+    tokens, targets = torch.zeros(3, 2, dtype=torch.int64), torch.zeros(3, 2)
+    data = Dataset(tokens, targets, tokens, targets)
+    assert data.x_train is tokens and data.y_test is targets
+
+
 def test_wrong_datasets_say_what_is_expected():
     x, y = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
     for bad, error, word in [
-        ((x, y.float(), x, y), ValueError, "y_train must be 3 integer"),
+        ((x, y.float(), x, y), ValueError, "y_train and y_test must both be"),
+        ((x, y.to(torch.complex64), x, y), ValueError, "y_train must be 3 integer"),
+        ((x, torch.tensor(1.0), x, y), ValueError, "y_train must be 3 integer"),
         ((x, y[:2], x, y), ValueError, r"y_train must be 3 .*\(3,\)"),
         ((x, y, x, y[:, None]), ValueError, "y_test"),
-        ((x.long(), y, x, y), ValueError, "x_train must be floating"),
+        ((x.to(torch.uint8), y, x, y), ValueError, "x_train must be floating"),
+        ((x, y, x.bool(), y), ValueError, "x_test must be floating"),
         ((x[:0], y[:0], x, y), ValueError, "x_train is empty"),
         (([1.0], y, x, y), TypeError, "x_train must be a tensor"),
     ]:

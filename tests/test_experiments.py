@@ -601,3 +601,25 @@ def test_a_failing_case_says_why(cache):
     config = case("mnist", "as_printed", sigma=2, profile="quick")
     with places.lock(config.id), pytest.raises(RuntimeError, match="another process"):
         run_case(config, device="cpu")
+
+
+def test_preloaded_libraries_are_noted_by_name(monkeypatch):
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    assert "preloaded" not in execution.circumstances("cpu")["versions"]
+    monkeypatch.setenv("LD_PRELOAD", "/some/folder/kernels.so:allocator.so")
+    assert execution.circumstances("cpu")["versions"]["preloaded"] == "kernels.so allocator.so"
+
+
+def test_an_evaluation_is_timed_on_the_device_at_hand(monkeypatch):
+    from adadp.experiments import estimates
+
+    seen = []
+    monkeypatch.setattr("adadp.evaluation.evaluate", lambda network, x, y, loss: seen.append((len(x), *x.shape[1:])))
+    for model, shape in execution.INPUT_SHAPES.items():
+        seen.clear()
+        assert 0 <= estimates.evaluation_seconds.__wrapped__(model, "cpu") < 1
+        assert seen == [(1000, *shape)] * 3
+    monkeypatch.setattr(estimates, "evaluation_seconds", lambda model, device: 1.0)
+    monkeypatch.setattr(execution, "step_seconds", lambda *a: 0.0)
+    config = private("mnist", noise_multiplier=2, **PRINTED)
+    assert estimates.seconds(config, "cpu") == config.epochs * 10_000

@@ -135,7 +135,10 @@ def test_sizes_are_compared_by_order(full, tmp_path):
             run["rows"]["test_accuracy"][-1] = 0.0
             worse[run["id"]] = run
         results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
-    assert worse and "ADADP, SGD 0.0316" in (said := federated_runs.sizes(0, folder=tmp_path)) and "against SGD" in said
+    said = federated_runs.sizes(0, folder=tmp_path)
+    assert worse and "ADADP, SGD 0.0316" in said and "against SGD" in said
+    best = max(float(line.split()[-2]) for line in said.splitlines() if line.startswith("SGD"))
+    assert said.endswith(f"{-best:+.1f} points at full-data"), "of ADADP at 0 %"
 
 
 def test_a_case_is_drawn_over_its_stored_band(full, tmp_path):

@@ -6,10 +6,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from federated_helpers import make
+from federated_helpers import PRIVACY, make, net, sgd
 
 from adadp import checkpoint as checkpoints
 from adadp.federated.keeping import fingerprint, folder_for_one, run_in_process
+from adadp.federated.statements import client_statements
 from adadp.federated.task import load_task
 from adadp.history import History
 
@@ -39,9 +40,9 @@ def test_bad_arguments_of_a_task_are_named(choices, error):
 BAD_DATA = {
     "has no data": (torch.zeros(0, 4), torch.zeros(0)),
     "has 3 inputs but 2 labels": (torch.zeros(3, 4), torch.zeros(2)),
-    "must give two tensors, .x, y., got tuple": (np.zeros((3, 4)), np.zeros(3)),
-    "must give two tensors, .x, y., got NoneType": None,
-    "must give two tensors, .x, y., got Tensor": torch.zeros(2, 3),
+    "must give .x, y., two tensors or numpy arrays, .*, got tuple of 2 .list, ndarray.": ([[0.0]], np.zeros(1)),
+    "must give .x, y., .*, got NoneType": None,
+    "must give .x, y., .*, got Tensor": torch.zeros(2, 3),
 }
 
 
@@ -118,3 +119,19 @@ def test_a_run_in_one_process_is_kept_told_and_not_written_over(tmp_path):
         run_in_process(make(), rounds=2, output=tmp_path / "out", device="cpu", say=said.append)
     with folder_for_one(tmp_path / "out"), pytest.raises(RuntimeError, match="another run is at work"):
         run_in_process(make(), rounds=2, output=tmp_path / "out", device="cpu", say=said.append)
+
+
+def test_two_and_two_point_zero_are_the_same_setting():
+    agreed = make(privacy=PRIVACY | {"noise_multiplier": 2}).agreement(net())
+    assert agreed == make(privacy=PRIVACY | {"noise_multiplier": 2.0}).agreement(net())
+    assert agreed != make(privacy=PRIVACY | {"noise_multiplier": 2.5}).agreement(net())
+    whole, broken = (make(client_optimizer=lambda p, lr=lr: sgd(p, lr)).agreement(net()) for lr in (1, 1.0))
+    assert whole == broken
+
+
+def test_a_private_run_ends_with_what_each_client_has_spent(tmp_path):
+    said = []
+    run_in_process(make(privacy=PRIVACY), rounds=2, output=tmp_path / "out", device="cpu", say=said.append)
+    history = History.from_json((tmp_path / "out" / "history.json").read_text())
+    assert said[-3:] == client_statements(history, short=True) and len(said) == 6
+    assert said[-1].startswith("ε = ") and "client 2" in said[-1]

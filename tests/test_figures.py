@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from adadp.figures import plots, style
+from adadp.figures import plots, stored, style
 
 # Linear-light matrices of Machado, Oliveira and Fernandes (2009), severity 1, and normal vision.
 VISION = {
@@ -53,15 +53,25 @@ def test_colours_that_carry_text_have_enough_contrast(page):
         assert _contrast(style.THEME[name][page], style.THEME["paper"][page]) >= 4.5, name
 
 
-def test_methods_differ_without_colour():
-    looks = [
-        (str(m["linestyle"]), m["marker"]) for name, m in style.METHODS.items() if name in ("adadp", "adam", "sgd")
-    ]
-    variants = [
-        (str(style.METHODS[n]["linestyle"]), style.METHODS[n]["marker"])
-        for n in ("recommended", "as_printed", "reference_code", "adam", "sgd")
-    ]
-    assert len(set(looks)) == 3 and len(set(variants)) == 5
+TOGETHER = {  # methods that one figure shows
+    "with Adam": stored.ROLES["adam"].values(),
+    "with SGD": stored.ROLES["sgd"].values(),
+    "short runs": ("recommended", "as_printed", "adam", "adam_second", "sgd"),
+    "federated": ("adadp", "adam", "adam_second", "sgd"),
+}
+
+
+@pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
+def test_methods_differ_without_colour(names):
+    for part in ("linestyle", "marker"):
+        assert len({str(style.METHODS[n][part]) for n in names}) == len(names), part
+
+
+def test_six_free_looks_differ_without_colour():
+    looks = [plots.appearance(f"made up {k}", k) for k in range(len(style.CYCLE))]
+    assert len(looks) >= 6
+    for part in ("linestyle", "marker", "color"):
+        assert len({str(look[part]) for look in looks}) == len(looks), part
 
 
 def test_figures_leave_pyplot_alone():

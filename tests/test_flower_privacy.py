@@ -10,11 +10,13 @@ from flwr.app import MetricRecord
 
 import adadp
 from adadp import checkpoint as checkpoints
-from adadp.federated import NoUsableClient
+from adadp.federated import NoUsableClient, client_statements
 from adadp.federated.client import ClientReport
 from adadp.federated.flower import ledger, records
 from adadp.federated.keeping import fingerprint
 from adadp.federated.local import LocalTraining
+from adadp.history import History
+from adadp.rounding import round_up
 
 pytest_plugins = ["flower_fixtures"]
 pytestmark = pytest.mark.engine
@@ -40,6 +42,30 @@ def test_epsilon_is_that_of_the_steps_so_far_and_two_runs_add_up(federation, tmp
     for number, row in enumerate(rows, 1):
         assert row["epsilon"] == [spent(task, client, number) for client in range(3)]
     assert run(again(task), grid, 1)[0]["epsilon"] == [spent(task, client, 3) for client in range(3)]
+
+
+def test_a_history_says_that_clients_keep_their_own_ledgers(federation, tmp_path):
+    strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path, delta=1e-4, min_clients=1)
+    grid.silent.add(102)
+    kept = []
+    run(strategy, grid, 2, callbacks=[lambda history, **_: kept.append(History.from_json(history.to_json()))])
+    privacy = kept[1].privacy
+    assert privacy["ledgers"] == "each client's own" and privacy["steps"] is None
+    assert privacy["sample_rate"] == [4 / SIZES[0], 4 / SIZES[1], None]
+    assert [len(row["clients"]) for row in kept[1].rows] == [2, 2]
+    texts = [text.splitlines() for text in client_statements(kept[1])]
+    value = adadp.epsilon(noise_multiplier=2.0, sample_rate=4 / SIZES[1], steps=2 * SIZES[1] // 4, delta=1e-4)
+    assert texts[1] == [
+        f"epsilon = {round_up(value)} at delta = 0.0001",
+        "ledger: the client's own, over all runs that use it, as told in its last answer",
+        "sampler: rate 0.1, noise multiplier 2",
+        "assumptions: one training example of client 1, add/remove, Poisson, moments; tuning not included",
+    ]
+    assert texts[2][0] == "epsilon unknown (none was told) at delta = 0.0001" and "rate" not in texts[2][2]
+    assert client_statements(kept[1], short=True)[1] == (
+        f"ε = {round_up(value)}, δ = 0.0001 (by the client's own ledger; one training example of client 1, add/remove, "
+        "Poisson, moments; tuning not included)"
+    )
 
 
 def test_a_client_that_crashes_in_training_or_whose_answer_is_lost_has_spent(federation, tmp_path):

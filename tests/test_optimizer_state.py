@@ -156,3 +156,17 @@ def test_rewind_drops_the_open_iteration_exactly():
     assert (opt.phase, opt.accepted, opt.discarded, lr(opt)) == (0, 1, 0, eta)
     feed(opt, *noise(params, 2))
     assert opt.accepted == 2
+
+
+@pytest.mark.parametrize("other", [torch.optim.SGD, torch.optim.Adam])
+def test_the_state_of_another_kind_of_optimizer(other):
+    """A warm start from plain training: lr is taken over, and the rest is as given."""
+    theta = torch.nn.Parameter(torch.ones(3))
+    optimizer = ADADP([theta], lr=0.1, tol=0.5)
+    optimizer.load_state_dict(other([theta], lr=0.25).state_dict())
+    assert optimizer.phase == 0 and math.isnan(optimizer.error) and optimizer.accepted == 0
+    assert optimizer.param_groups[0]["lr"] == 0.25 and optimizer.param_groups[0]["tol"] == 0.5
+    for _ in range(2):
+        theta.grad = torch.ones(3)
+        optimizer.step()
+    assert optimizer.accepted == 1

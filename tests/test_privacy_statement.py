@@ -101,6 +101,19 @@ def test_a_statement_from_a_history():
         privacy_statement(history)
 
 
+def test_a_history_can_be_stated_under_other_assumptions():
+    privacy = {"sampler": "poisson", "neighbors": "add_remove", "accountant": "moments", "delta": 1e-5}
+    history = SimpleNamespace(privacy={**privacy, "noise_multiplier": 2.0, "sample_rate": 0.01}, rows=[{"steps": 100}])
+    other = {"delta": 1e-7, "accountant": "pld", "neighbors": "replace_one"}
+    assert privacy_statement(history, **other) == privacy_statement(**{**ONE, **other})
+    assert privacy_statement(history, delta=1e-7) == privacy_statement(**{**ONE, "delta": 1e-7})
+    with pytest.raises(ValueError, match="neighbors='replace_one'"):
+        privacy_statement(history, neighbors="replace_one")
+    for name, value in {"noise_multiplier": 9.0, "sample_rate": 0.5, "steps": 1, "sampler": "poisson"}.items():
+        with pytest.raises(ValueError, match=f"^{name} cannot be given together with history"):
+            privacy_statement(history, **{name: value})
+
+
 BAD_NUMBERS = [math.nan, math.inf, -math.inf, -1.0, "1", None, True, [1.0], 1j, np.nan]
 CALLS = {
     "epsilon": (epsilon, ONE, ("noise_multiplier", "sample_rate", "steps", "delta")),

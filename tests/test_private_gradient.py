@@ -34,10 +34,9 @@ def private(model, **changes):
 
 def assert_matches_loop(model, x, y, **changes):
     """For a C that clips everything, one that clips some, and one that clips nothing."""
-    grad = private(model, **changes)
     tolerance = 1e-10 if next(model.parameters()).dtype == torch.float64 else 1e-5
     for c in (1e-3, 0.5, 1e9):
-        grad.max_grad_norm = c
+        grad = private(model, **changes | {"max_grad_norm": c})
         expected = loop(model, x, y, c, grad.expected_batch_size, grad.loss)
         grad.backward(x, y)
         found = [p.grad for p in model.parameters() if p.requires_grad]
@@ -371,6 +370,24 @@ def test_frozen_weight_and_trainable_bias_over_two_batch_sizes():
     assert model[0].weight.grad is None
     model[0].weight.requires_grad_(True)
     assert_matches_loop(model, torch.randn(4, 6), labels(4))
+
+
+def test_an_old_gradient_of_a_frozen_parameter_is_dropped():
+    """Else an optimizer over all parameters would apply it, without noise."""
+    model = mlp()
+    cross_entropy(model(torch.randn(4, 6)), labels(4)).sum().backward()
+    model[0].requires_grad_(False)
+    private(model, noise_multiplier=1.0).backward(torch.randn(4, 6), labels(4))
+    assert all((p.grad is None) != p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", ["max_grad_norm", "noise_multiplier", "expected_batch_size", "clipping"])
+def test_what_is_accounted_for_cannot_be_changed(name):
+    grad = private(mlp())
+    before = getattr(grad, name)
+    with pytest.raises(AttributeError, match=f"{name}.*make a new PrivateGradient with {name}=0.25"):
+        setattr(grad, name, 0.25)
+    assert getattr(grad, name) == before
 
 
 def test_everything_frozen_works():

@@ -210,6 +210,15 @@ def test_a_penalty_inside_the_loss_is_refused():
         private(model, loss=loss).backward(torch.randn(4, 6), labels(4))
 
 
+def test_cached_parametrizations_are_refused():
+    """Under the cache all examples would share one computed weight, and their gradients would mix."""
+    model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3))
+    gradient = private(model)
+    with nn.utils.parametrize.cached(), pytest.raises(RuntimeError, match=r"parametrize\.cached"):
+        gradient.backward(torch.randn(4, 6), torch.zeros(4, dtype=torch.long))
+    gradient.backward(torch.randn(4, 6), torch.zeros(4, dtype=torch.long))
+
+
 def test_inference_mode_is_refused():
     """Else a model of one layer would get pure noise without a word."""
     with torch.inference_mode(), pytest.raises(RuntimeError, match="inference_mode"):
@@ -256,3 +265,106 @@ def test_losses_in_half_precision_do_not_round_the_norms(dtype):
         grad.backward(torch.randn(1, 6), torch.zeros(1))
         norm = torch.sqrt(sum(p.grad.square().sum() for p in model.parameters()))
         assert norm == pytest.approx(1, abs=1e-5)
+
+
+# --- batch statistics and buffers --------------------------------------------------------------------------------
+
+
+class Before(nn.Module):
+    """A function of the inputs before the first trainable layer."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.layer = function, nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(self.function(x))
+
+
+STATISTICS = {
+    "centred": lambda x: x - x.mean(0),
+    "standardised": lambda x: (x - x.mean(0)) / (x.std(0, correction=0) + 1e-3),
+    "scaled by the largest": lambda x: x / x.abs().max(),
+    "a weak one": lambda x: x + 0.01 * x.sum(0),
+}
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_batch_statistics_of_the_inputs_are_refused(name):
+    """The gradients at the layers do not show them."""
+    torch.manual_seed(0)
+    grad = private(Before(STATISTICS[name]), noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="the output for an example depends on the others"):
+        grad.backward(torch.randn(20, 6) + 1, labels(20))
+    assert grad.steps == 0 and all(p.grad is None for p in grad.model.parameters())
+
+
+def test_batch_statistics_are_refused_after_a_batch_of_one():
+    torch.manual_seed(0)
+    grad = private(Before(STATISTICS["centred"]))
+    grad.backward(torch.randn(1, 6), labels(1))
+    with pytest.raises(ValueError, match="depends on the others"):
+        grad.backward(torch.randn(2, 6), labels(2))
+
+
+def test_a_loss_that_weighs_by_its_batch_is_refused():
+    """The weights carry no gradient, so that rows scale as they should."""
+
+    def loss(output, y):
+        losses = F.cross_entropy(output, y, reduction="none")
+        return losses / losses.detach().sum()
+
+    with pytest.raises(ValueError, match="the loss for an example depends on the others"):
+        private(mlp(), loss=loss).backward(torch.randn(4, 6), labels(4))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_rounding_is_no_batch_statistic(scale):
+    """A product of many rows adds in another order than that of one."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(500, 400), nn.ReLU(), nn.Linear(400, 3), nn.LayerNorm(3))
+    private(model).backward(scale * torch.randn(8, 500), labels(8))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        private(model).backward(scale * torch.randn(8, 500), labels(8))
+
+
+class Running(nn.Module):
+    """Keeps a statistic of what it sees, in place or by another tensor in its stead."""
+
+    def __init__(self, in_place, trainable=True):
+        super().__init__()
+        self.in_place, self.layer = in_place, nn.Linear(6, 3).requires_grad_(trainable)
+        self.register_buffer("seen", torch.zeros(6))
+
+    def forward(self, x):
+        new = 0.9 * self.seen + 0.1 * x.detach().mean(0)
+        if self.in_place:
+            self.seen.copy_(new)
+        else:
+            self.seen = new
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_buffer_that_follows_the_data_is_refused_and_left_alone(in_place, trainable):
+    model = nn.Sequential(Running(in_place, trainable), nn.Linear(3, 3))
+    buffer = model[0].seen
+    with pytest.raises(ValueError, match=r"changes the buffer '0\.seen'"):
+        private(model).backward(torch.randn(4, 6), labels(4))
+    assert model[0].seen is buffer and not buffer.any()
+
+
+def test_spectral_norms_are_taken():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 5)), nn.Tanh(), nn.Linear(5, 3))
+    u = model[0].weight_u.clone()
+    private(model).backward(torch.randn(4, 6), labels(4))
+    assert not torch.equal(model[0].weight_u, u)
+
+
+def test_constant_buffers_are_taken():
+    model = mlp()
+    model.register_buffer("mean", torch.ones(6))
+    model.append(nn.BatchNorm1d(3).eval())
+    assert_matches_loop(model, torch.randn(4, 6), labels(4))

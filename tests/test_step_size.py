@@ -8,7 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adadp import predicted_lr
+from adadp import VARIANTS, predicted_lr, suggested_tol
+from adadp.figures.noise_analysis import noise_per_weight
 from adadp.step_size import Controller
 
 ERRORS = st.floats(min_value=0) | st.just(math.nan)
@@ -107,8 +108,26 @@ def test_predicted_lr_names_bad_arguments(name, bad):
         predicted_lr(**{**SETTLED, "expected_batch_size": 200, name: bad})
 
 
+def test_suggested_tol_leaves_the_noise_of_the_recommended_variant():
+    recommended = VARIANTS["recommended"]
+    size = {"num_parameters": 334_336}
+    assert suggested_tol(steps=30_000, **size) == recommended["tol"]
+    noise = noise_per_weight(15_000, tol=recommended["tol"], advance=recommended["advance"], **size)
+    for steps, parameters in ((200, 334_336), (30_000, 1_000_000), (7, 12.0)):
+        tol = suggested_tol(steps=steps, num_parameters=parameters)
+        left = noise_per_weight(steps / 2, tol=tol, num_parameters=parameters, advance=recommended["advance"])
+        assert left == pytest.approx(float(noise))
+
+
+@pytest.mark.parametrize("name", ["steps", "num_parameters"])
+@pytest.mark.parametrize("bad", [0, -1, math.nan, math.inf, None, "2"])
+def test_suggested_tol_names_bad_arguments(name, bad):
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        suggested_tol(**{"steps": 10, "num_parameters": 10, name: bad})
+
+
 def test_every_argument_is_documented():
-    for thing in (Controller, predicted_lr):
+    for thing in (Controller, predicted_lr, suggested_tol):
         text = inspect.getdoc(thing).split("Args:")[1].split("\n\n")[0]
         documented = [
             line.split(":")[0].strip() for line in text.splitlines() if line.startswith(4 * " ") and ":" in line

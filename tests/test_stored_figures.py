@@ -118,7 +118,7 @@ def test_few_runs_are_drawn_and_the_others_named(few):
     }
     text = stored.in_words(compared)
     assert "(one seed)" in text and "4 of 88 runs are stored" in text and "adadp run dp-adam-mnist" in text
-    assert "ε = 1 (moments), 0.8 (pld)" in text
+    assert "ε = 1 (moments), 0.8 (PLD)" in text
 
 
 def test_numbers_in_words_are_means_and_ranges(full):
@@ -132,7 +132,7 @@ def test_stored_runs_get_sliders(full, few, tmp_path):
     for folder, methods in ((full, 6), (few, 2)):
         explorer = stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=folder))
         assert isinstance(explorer, Explorer) and explorer.html.count('type="range"') == 2
-        views = [explorer.view(sigma=2, accountant=a) for a in ("moments", "pld")]
+        views = [explorer.view(sigma=2, accountant=a) for a in ("moments", "PLD")]
         assert views[0].numbers == views[1].numbers and len(views[0].numbers) == methods
         assert "ε = 1 " in views[0].says and "ε = 0.8 " in views[1].says
     assert isinstance(stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=tmp_path)), stored.Note)
@@ -183,3 +183,17 @@ def test_a_statement_over_shuffled_runs_says_that_sampling_is_only_assumed():
         for s in ("poisson", "shuffled")
     )
     assert "Poisson assumed" in stored.spent([sampled, shuffled]) and "Poisson assumed" not in stored.spent([sampled])
+
+
+def test_gaps_are_those_of_the_means():
+    def ended(accuracy):
+        return {"rows": {"test_accuracy": [0.1, accuracy]}, "data": "made up"}
+
+    runs = {
+        2: {"recommended": [ended(0.90), ended(0.92)], "adam": [ended(0.90)]},
+        4: {"recommended": [ended(0.85)], "adam": [ended(0.87)], "as_printed": [ended(0.5)]},
+        8: {"recommended": [ended(0.7)]},
+    }
+    found = stored.gaps(stored.Comparison("dp-adam-mnist", runs, ""), "adam")
+    assert found == {"as_printed": pytest.approx((-37, -37)), "recommended": pytest.approx((-2, 1))}
+    assert stored.gaps(stored.Comparison("dp-adam-mnist", {}, ""), "adam") == {}

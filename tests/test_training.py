@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from adadp import checkpoint as checkpoints
 from adadp.data import Dataset
 from adadp.history import History
 from adadp.optimizer import ADADP
@@ -192,6 +193,7 @@ class View(nn.Module):
         return x.view(len(x), -1)
 
 
+@pytest.mark.filterwarnings("ignore:expected_batch_size")
 @pytest.mark.parametrize("secret", [False, True])
 def test_models_that_cannot_take_an_empty_batch(secret):
     model = nn.Sequential(View(), linear())
@@ -292,6 +294,39 @@ def test_evaluation_does_not_depend_on_its_batches():
     assert evaluate(model, data.x_test[:0], data.y_test[:0], loss=cross_entropy) == (None, None)
 
 
+@pytest.mark.parametrize("secret", [True, False])
+def test_targets_that_are_no_labels(secret):
+    """A regression, in the model's own type: the loss falls, and there is no accuracy."""
+
+    def squares(output, y):
+        return (output - y).square().sum(1)
+
+    x = torch.randn(150, 3, generator=torch.Generator().manual_seed(0))
+    y = (x @ torch.tensor([[1.0], [2.0], [-1.0]])).double()
+    data, model = Dataset(x[:100], y[:100], x[100:], y[100:]), nn.Linear(3, 1)
+    gradient = private(model, sigma=0.1, loss=squares) if secret else None
+    history = run(model, data=data, sampling=PoissonSampling(0.1, 100), gradient=gradient, loss=squares)
+    assert [row["test_accuracy"] for row in history.rows] == [None] * 10
+    assert history.rows[-1]["test_loss"] < 0.5 * history.rows[0]["test_loss"]
+    assert History.from_json(history.to_json()) == history and "test_accuracy" not in repr(history)
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int64])
+@pytest.mark.parametrize("secret", [True, False])
+def test_tokens(secret, kind):
+    """A model that looks its inputs up: whether a sentence has more of the first five words."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 10, (500, 7), generator=generator)
+    y = ((x < 5).sum(1) > 3).long()
+    data = Dataset(x[:400].to(kind), y[:400], x[400:].to(kind), y[400:])
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(10, 4), nn.Flatten(), nn.Linear(28, 2))
+    gradient = private(model, sigma=0.3, expected=40.0) if secret else None
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    history = run(model, optimizer, data, sampling=PoissonSampling(0.1, 100), gradient=gradient)
+    assert history.rows[-1]["test_accuracy"] > 0.8
+
+
 def test_without_test_examples():
     data = blobs()
     data = Dataset(data.x_train, data.y_train, data.x_test[:0], data.y_test[:0])
@@ -372,6 +407,46 @@ def test_wrong_arguments_are_named():
         assert torch.equal(model.weight, before)
 
 
+def test_what_would_fail_after_an_epoch_is_refused_at_the_start():
+    model, data = linear(), blobs()
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)
+    targets = Dataset(data.x_train, data.y_train.float(), data.x_test, data.y_test.float())
+    for options, error, word in [
+        ({"optimizer": sgd, "callbacks": [plateau]}, TypeError, "ReduceLROnPlateau needs to be told a metric"),
+        ({"callbacks": [3]}, TypeError, "callbacks must be functions or learning-rate schedulers, got int"),
+        ({"optimizer": torch.optim.LBFGS(model.parameters())}, TypeError, "LBFGS asks for several gradients a step"),
+        ({"data": targets}, ValueError, "loss is cross_entropy, which needs labels"),
+    ]:
+        before = model.weight.detach().clone()
+        with pytest.raises(error, match=word) as caught:
+            run(model, **options)
+        assert torch.equal(model.weight, before) and "\n" not in str(caught.value)
+    told = lambda history, **_: plateau.step(history.rows[-1]["test_loss"])  # noqa: E731
+    assert run(model, sgd, callbacks=[told]).rows
+
+
+def test_a_divisor_that_is_not_the_samplers_is_told():
+    model = linear()
+    with pytest.warns(UserWarning, match="expected_batch_size=20 of gradient is not the sampler's, 10.* 0.5 times"):
+        run(model, gradient=private(model, expected=20.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(model, gradient=private(model, expected=10.09))
+
+
+def test_an_optimizer_of_a_part_of_the_model_is_told():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 3))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match=r"leaves out 2 trainable parameters of the model \(0\.weight, \.\.\.\)"):
+        run(model, optimizer, gradient=private(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(model, optimizer)
+        model[0].requires_grad_(False)
+        run(model, optimizer, gradient=private(model))
+
+
 def test_devices():
     assert pick_device("cpu") == torch.device("cpu")
     assert pick_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
@@ -413,15 +488,16 @@ def whole(path=None, stop=None, optimizer=ADADP, sampling=None, dropout=0.0, sig
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(dropout), nn.Linear(8, 3))
     made = optimizer(model.parameters(), lr=0.05)
-    gradient = private(model, sigma)
+    gradient = private(model, **{"sigma": sigma, "expected": 11.0} | (more.pop("how", {})))
     if not own_generator:
         gradient.generator = None
     calls = [AdaptThenDecay(4)]
+    data = more.pop("data", blobs(33))
     if optimizer is torch.optim.SGD:
         calls = [torch.optim.lr_scheduler.ExponentialLR(made, 0.9)]
     calls += [stop_after(stop)] if stop else []
     history = run(
-        model, made, blobs(33), sampling=sampling or PoissonSampling(1 / 3, 18), gradient=gradient,
+        model, made, data, sampling=sampling or PoissonSampling(1 / 3, 18), gradient=gradient,
         callbacks=calls, checkpoint=path, **more,
     )  # fmt: skip
     return [p.detach() for p in model.parameters()], made.state_dict(), history
@@ -447,6 +523,7 @@ def test_resumption_changes_nothing(tmp_path, optimizer, stop):
     "options", [{"dropout": 0.5}, {"own_generator": False}, {"sampling": ShuffledPartition(10, 6)}]
 )
 @pytest.mark.filterwarnings("ignore:epsilon assumes")
+@pytest.mark.filterwarnings("ignore:expected_batch_size")
 def test_resumption_with_every_source_of_randomness(tmp_path, options):
     weights, _, history = whole(**options)
     with pytest.raises(Stop):
@@ -464,6 +541,81 @@ def test_another_runs_checkpoint_is_refused(tmp_path):
         with pytest.raises(ValueError, match=r"c\.pt belongs to another run"):
             whole(path, **other)
     assert path.exists()
+
+
+FLIPPED = Dataset(blobs(33).x_train, 2 - blobs(33).y_train, blobs(33).x_test, blobs(33).y_test, "blobs", "three clouds")
+MOVED = Dataset(blobs(33).x_train + 1, blobs(33).y_train, blobs(33).x_test, blobs(33).y_test, "blobs", "three clouds")
+
+
+@pytest.mark.parametrize(
+    ("other", "names"),
+    [
+        ({"optimizer": lambda p, lr: ADADP(p, lr=lr, tol=0.1)}, "tol"),
+        ({"optimizer": lambda p, lr: ADADP(p, lr=2 * lr, advance="half_steps")}, "lr, advance"),
+        ({"how": {"max_grad_norm": 2.0}}, "max_grad_norm"),
+        ({"how": {"expected": 12.0, "clipping": "automatic"}}, "expected_batch_size, clipping"),
+        ({"how": {"loss": lambda output, y: 2 * cross_entropy(output, y)}}, "loss"),
+        ({"data": FLIPPED}, "labels"),
+        ({"data": MOVED}, "examples"),
+        ({"accountant": "rdp", "delta": 1e-6}, "accountant, delta"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:expected_batch_size")
+def test_a_checkpoint_says_in_what_it_belongs_to_another_run(tmp_path, other, names):
+    path = tmp_path / "c.pt"
+    with pytest.raises(Stop):
+        whole(path, 3)
+    with pytest.raises(ValueError, match=rf"c\.pt belongs to another run \(other {names}\); delete it") as caught:
+        whole(path, **other)
+    assert "\n" not in str(caught.value) and path.exists()
+
+
+def test_a_checkpoint_of_an_earlier_version_is_accepted(tmp_path):
+    """One without settings and without a count of what was released."""
+    path = tmp_path / "c.pt"
+    weights, _, history = whole()
+    with pytest.raises(Stop):
+        whole(path, 3)
+    stored = checkpoints.load(path)
+    del stored["settings"], stored["spending"]
+    checkpoints.save(path, stored)
+    again, _, history_again = whole(path)
+    assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True)) and history_again == history
+
+
+@pytest.mark.parametrize("optimizer", [ADADP, torch.optim.SGD, torch.optim.Adam])
+def test_an_optimizer_that_has_moved_on_is_the_same(tmp_path, optimizer):
+    """The very objects that were interrupted continue: what schedules and steps made of lr does not count."""
+    data, path = blobs(), tmp_path / "c.pt"
+    ends = []
+    for stop in (None, 3):
+        model = linear()
+        made = optimizer([{"params": [model.weight], "lr": 0.2}], lr=0.1)
+        schedule = [AdaptThenDecay(1)]
+        if optimizer is not ADADP:
+            schedule = [torch.optim.lr_scheduler.OneCycleLR(made, 0.5, total_steps=10)]
+        gradient, generator = private(model), torch.Generator().manual_seed(1)
+        given = {"sampling": PoissonSampling(0.1, 60), "gradient": gradient, "generator": generator}
+        if stop:
+            with pytest.raises(Stop):
+                run(model, made, data, **given, callbacks=[*schedule, stop_after(stop)], checkpoint=path)
+        run(model, made, data, **given, callbacks=schedule, checkpoint=path)
+        ends.append(model.weight.detach())
+    assert torch.equal(*ends)
+
+
+def test_a_checkpoint_of_a_wider_model_is_named_in_one_line(tmp_path):
+    path, data = tmp_path / "c.pt", blobs()
+    for width, error in ((4, Stop), (5, RuntimeError)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, width), nn.Linear(width, 3))
+        before = model[1].bias.detach().clone()
+        with pytest.raises(error) as caught:
+            run(model, data=data, callbacks=[stop_after(2)], checkpoint=path)
+        assert error is Stop or torch.equal(model[1].bias, before)
+    said = str(caught.value)
+    assert "c.pt does not fit this run (the model's 0.weight is (4, 3) there and (5, 3) here)" in said
+    assert "\n" not in said
 
 
 def test_damaged_checkpoint_is_named(tmp_path):

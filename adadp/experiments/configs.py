@@ -161,7 +161,7 @@ class TimingRun(Config):
     """Seconds of one epoch of ADADP, SGD and Adam, epochs taken in turn so that a busy machine slows all of them alike.
 
     Args:
-        version: "timing-1".
+        version: "timing-2" (in "timing-1" Adam ran without its fused kernel).
         model, expected_batch_size, steps_per_epoch, repeats: what one epoch is and how often each method runs it.
         seed: seed of the synthetic examples.
     """

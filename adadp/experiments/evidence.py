@@ -75,7 +75,19 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim in our words, where the paper makes it, and the rule: (evidence, variant) -> (true or not, numbers)."""
+    """A claim in our words, where the paper makes it, and the rule that judges it.
+
+    Args:
+        id: a short name.
+        text: the claim.
+        where: title of the section of the paper.
+        criterion: the rule in words.
+        rule: (evidence, variant) -> (true or not, numbers); None where nothing can be tested here.
+        variants: asked in this order, "as_printed" first.
+        earlier: the same claim with rules that this one replaced.
+        dated: words of the criterion as they stand in the source, where it is put together from several.
+        note: what a reader should know beside the rule.
+    """
 
     id: str
     text: str
@@ -84,6 +96,8 @@ class Claim:
     rule: Callable[[Evidence, str], tuple[bool, str]] | None
     variants: tuple[str, ...] = ("as_printed",)
     earlier: tuple["Claim", ...] = ()
+    dated: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True)

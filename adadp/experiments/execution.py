@@ -6,7 +6,9 @@ interrupted.
 """
 
 import math
+import os
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -28,7 +30,8 @@ from adadp.optimizer import ADADP
 from adadp.privacy import PoissonSampling, PrivateGradient, ShuffledPartition, epsilon
 from adadp.training import AdaptThenDecay, train
 
-INPUT_SHAPES = {"mnist_mlp": (1, 28, 28), "mnist_logistic": (1, 28, 28), "cifar_head": (1600,)}
+INPUT_SHAPES = dict.fromkeys(("mnist_mlp", "mnist_logistic"), (1, 28, 28))
+INPUT_SHAPES |= {"cifar_head": (1600,), "cifar_cnn": (3, 32, 32)}
 FIRST_EPOCH_POINTS = 60
 COLUMNS = ("epoch", "steps", "test_accuracy", "test_loss", "lr", "error", "discarded")
 
@@ -55,7 +58,7 @@ def execute(config, *, device: str = "auto", checkpoint: Path | None = None, on_
 
 
 def circumstances(device: str) -> dict:
-    """What a number may depend on besides its config: versions, device, commit."""
+    """What a number may depend on besides its config: versions, libraries preloaded under them, device, commit."""
     name = torch.cuda.get_device_name() if device.startswith("cuda") else platform.processor() or platform.machine()
     versions = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     for package in ("adadp", "dp-accounting"):
@@ -63,6 +66,8 @@ def circumstances(device: str) -> dict:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = adadp.__version__ if package == "adadp" else None
+    if preloaded := os.environ.get("LD_PRELOAD"):
+        versions["preloaded"] = " ".join(Path(name).name for name in re.split("[ :]+", preloaded.strip()))
     return {"versions": versions, "device": f"{device.split(':')[0]} ({name})", "commit": commit()}
 
 
@@ -107,7 +112,8 @@ def build_optimizer(config: PrivateRun, parameters) -> torch.optim.Optimizer:
     if config.method == "adadp":
         return ADADP(parameters, lr=config.lr, **{name: getattr(config, name) for name in ADADP_FIELDS})
     if config.method == "adam":
-        return torch.optim.Adam(parameters, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps)
+        betas = (config.beta1, config.beta2)
+        return torch.optim.Adam(parameters, lr=config.lr, betas=betas, eps=config.eps, fused=True)  # torch's fastest
     return torch.optim.SGD(parameters, lr=config.lr)
 
 

@@ -3,11 +3,12 @@
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from adadp.checkpoint import write_atomic
 from adadp.folders import cache_folder
+from adadp.locks import locked
 from adadp.readers import reason
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -53,18 +54,11 @@ def cache(name: str) -> Path:
 
 @contextmanager
 def lock(name: str) -> Iterator[bool]:
-    """Whether this process alone holds the lock of that name; the system releases it when the process dies."""
-    try:
-        import fcntl
-    except ImportError:  # no such locks here: two runners may do the same work, and store the same result
-        yield True
-        return
-    path = cache("locks") / f"{name}.lock"
-    with path.open("w") as file:
+    """Whether this process alone holds the lock of that name."""
+    with ExitStack() as stack:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
-        path.unlink(missing_ok=True)
+            stack.enter_context(locked(cache("locks") / f"{name}.lock", wait=False))
+            mine = True
+        except BlockingIOError:
+            mine = False
+        yield mine

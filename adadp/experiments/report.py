@@ -19,6 +19,8 @@ from adadp.experiments.federated_execution import PER_CLIENT
 from adadp.experiments.plan import SEEDS
 from adadp.experiments.results import grouped
 
+RECOMMENDED = "recommended"
+
 
 @dataclass(frozen=True)
 class Report:
@@ -30,6 +32,7 @@ class Report:
         by_seed: variant -> seed -> the rule's numbers with that seed alone: the spread behind a mean.
         curves: what the rule looks at, see :func:`adadp.experiments.results.curves`, with their experiment; a curve
             may have no stored run yet.
+        beside: the same numbers for our own recommended variant, which no verdict rests on; often empty.
         missing, needed: runs that the rule needs for all its variants, and how many of them are not stored.
         earlier: it was judged by a rule that another one replaced.
     """
@@ -40,6 +43,7 @@ class Report:
     curves: tuple[dict, ...]
     missing: int
     needed: int
+    beside: str = ""
     earlier: bool = False
 
 
@@ -58,7 +62,7 @@ def report(claim: Claim, records: dict, *, earlier: bool = False) -> Report:
     """
     verdict = judge(claim, records)
     if claim.rule is None:
-        return Report(verdict, {}, {}, (), 0, 0, earlier)
+        return Report(verdict, {}, {}, (), 0, 0, earlier=earlier)
     evidence, so_far, by_seed, probe = Evidence(records, complete=False), {}, {}, probed(claim, records)
     for variant in claim.variants:
         number = _ask(claim, evidence, variant)
@@ -68,7 +72,8 @@ def report(claim: Claim, records: dict, *, earlier: bool = False) -> Report:
             by_seed[variant] = _seed_by_seed(claim, records, variant)
     missing = len(probe.wanted - set(records))
     by_seed = {variant: seeds for variant, seeds in by_seed.items() if seeds}
-    return Report(verdict, so_far, by_seed, probe.stored(), missing, len(probe.wanted), earlier)
+    beside, seen = _recommended(claim, records)
+    return Report(verdict, so_far, by_seed, (*probe.stored(), *seen), missing, len(probe.wanted), beside, earlier)
 
 
 def _ask(claim: Claim, evidence: Evidence, variant: str) -> str:
@@ -79,6 +84,18 @@ def _ask(claim: Claim, evidence: Evidence, variant: str) -> str:
         return claim.rule(evidence, variant)[1]
     except MissingRuns:
         return ""
+
+
+def _recommended(claim: Claim, records: dict) -> tuple[str, list[dict]]:
+    """What the rule finds of our own variant, and the curves that only this adds; for claims on several variants."""
+    if len(claim.variants) < 2:
+        return "", []
+    for complete in (True, False):
+        evidence = Evidence(records, complete=complete)
+        if number := _ask(claim, evidence, RECOMMENDED):
+            own = [c | {"experiment": name} for (name, _), c in evidence.seen.items() if c["role"] == RECOMMENDED]
+            return number if complete else f"{number} (seeds are missing)", own
+    return "", []
 
 
 def _seed_by_seed(claim: Claim, records: dict, variant: str) -> dict[int, str]:
@@ -173,19 +190,19 @@ def tally(found: list[Report]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS if verdict in counts}
 
 
-def rules_before_runs(records: dict) -> tuple[int, int]:
-    """How many stored runs were made by code that already held today's rules for their kind, and of how many this can
-    be told.
+def rules_before_runs(found: list[Report]) -> tuple[int, int]:
+    """How many of the runs behind today's rules were made by code that already held each rule they count for, and of
+    how many this can be told.
 
     Outside a checkout, or where history is cut off, nothing can be told: (0, 0).
     """
-    rules = {name: claims.rules_commit(name) for name in ("private", "federated")}
-    before, told = 0, 0
-    for record in records.values():
-        commit = rules["federated" if record["config"]["kind"] == "federated" else "private"]
-        answer = _contains((record.get("commit") or "").rstrip("+"), commit) if commit else -1
-        before, told = before + (answer == 0), told + (answer in (0, 1))
-    return before, told
+    answers: dict[str, set[int]] = {}
+    for one in found:
+        rule = None if one.earlier else claims.rule_commit(one.verdict.claim)
+        for record in (r for curve in one.curves for r in curve["records"] if rule):
+            answers.setdefault(record["id"], set()).add(_contains((record.get("commit") or "").rstrip("+"), rule))
+    told = [known for known in answers.values() if known <= {0, 1}]
+    return sum(known == {0} for known in told), len(told)
 
 
 @lru_cache

@@ -1,6 +1,6 @@
 """Federated averaging with adaptive clients: the splits of the data, and the rounds."""
 
-from importlib import import_module
+from adadp import lazy
 
 _HOME = {
     "split_by_groups": "splits",
@@ -14,13 +14,6 @@ _HOME = {
     "Task": "task",
     "load_task": "task",
     "NoUsableClient": "coordinator",
+    "client_statements": "statements",
 }
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str):
-    """Load a public name from the module that owns it."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'adadp.federated' has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(f"adadp.federated.{_HOME[name]}"), name)
-    return value
+__getattr__, __dir__, __all__ = lazy.names(__name__, _HOME)

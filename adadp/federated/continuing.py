@@ -6,6 +6,7 @@ import torch
 
 from adadp import checkpoint as checkpoints
 from adadp.history import History
+from adadp.settings import text
 
 
 def state_of(loop, history: History) -> dict:
@@ -70,15 +71,14 @@ def agreed(training, model: torch.nn.Module) -> dict:
     optimizer = training.optimizer(model)
     return {name: getattr(training, name) for name in ("batch_size", "local_epochs", "reduction")} | {
         "model": [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in model.state_dict().items()],
-        "privacy": {name: str(value) for name, value in dict(training.privacy or {}).items()},
-        "optimizer": [type(optimizer).__name__, *(text for group in optimizer.param_groups for text in _plain(group))],
+        "privacy": {name: text(value) for name, value in dict(training.privacy or {}).items()},
+        "optimizer": [type(optimizer).__name__, *(line for g in optimizer.param_groups for line in _plain(g))],
     }
 
 
 def _plain(group: dict) -> list[str]:
-    """The numbers and words of a parameter group as text; on a device some of them are tensors."""
-    numbers = (int, float, torch.Tensor)
-    return [f"{n}={float(v):.9g}" if isinstance(v, numbers) else f"{n}={v}" for n, v in group.items() if n != "params"]
+    """What a parameter group says, parameters left out."""
+    return [f"{name}={text(value)}" for name, value in group.items() if name != "params"]
 
 
 def _generators(loop) -> list[torch.Generator]:

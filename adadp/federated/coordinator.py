@@ -73,6 +73,9 @@ class Coordinator(ABC):
     def run(self, rounds: int, *, progress: bool = True, checkpoint: str | Path | None = None, callbacks=()) -> History:
         """Run ``rounds`` rounds and return their history; the averaged model is ``model``, in place.
 
+        Where clients are private, ``history.privacy`` says what the epsilons assume, with lists that have one entry a
+        client (``sample_rate`` and ``steps``, those of the whole loop so far); ``client_statements`` puts it in words.
+
         Args:
             rounds: number of rounds; a run continued from a checkpoint does what is left of them. A second call
                 goes on from the first one's model and numbers its rounds on, so that no draw and no noise is repeated.
@@ -91,6 +94,7 @@ class Coordinator(ABC):
         history = History() if checkpoint is None or not Path(checkpoint).exists() else restore(self, checkpoint)
         if len(history.rows) > rounds:
             raise ValueError(f"rounds={rounds} is less than the {len(history.rows)} that checkpoint {checkpoint} holds")
+        history.privacy = self._assumptions(history)
         last = self._done - len(history.rows) + rounds
         with progress_bar(rounds, initial=len(history.rows), show=progress, unit="round") as bar:
             for number in range(self._done + 1, last + 1):
@@ -99,6 +103,7 @@ class Coordinator(ABC):
                 except NoUsableClient as error:
                     error.history = history
                     raise
+                history.privacy = self._assumptions(history)
                 if checkpoint is not None:
                     checkpoints.save(checkpoint, state_of(self, history))
                 for callback in callbacks:
@@ -168,3 +173,25 @@ class Coordinator(ABC):
     def _epsilon(self, update: Update) -> float:
         """What a private client has spent so far."""
         return self.ledgers[update.client].get_epsilon(delta=self.delta)
+
+    def _assumptions(self, history: History) -> dict:
+        """What the epsilons of the rounds so far assume; nothing for clients that are not private."""
+        privacy, sizes = self.training.privacy, list(self.sizes)
+        if privacy is None:
+            return {}
+        for row in history.rows:  # clients elsewhere tell their sizes
+            for client, examples in zip(row["clients"], row["examples"], strict=True):
+                sizes[client] = examples
+        return {
+            "sampler": "poisson",
+            "assumed_sampler": "poisson",
+            "matches": True,
+            "neighbors": "add_remove",
+            "accountant": "moments",
+            "delta": self.delta,
+            "noise_multiplier": float(privacy["noise_multiplier"]),
+            "max_grad_norm": float(privacy["max_grad_norm"]),
+            "sample_rate": [None if size is None else self.training.rate(size) for size in sizes],
+            "steps": None if self.ledgers is None else [ledger.steps for ledger in self.ledgers],
+            "ledgers": "each client's own" if self.ledgers is None else "one a client, in this process",
+        }

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 
 from adadp import checkpoint as checkpoints
 from adadp.federated.coordinator import Coordinator
+from adadp.federated.statements import client_statements
 from adadp.federated.task import Task
 from adadp.history import History
+from adadp.locks import locked
 
 CHECKPOINT, MODEL, HISTORY = "checkpoint.pt", "model.pt", "history.json"
 Say = Callable[[str], None]
@@ -30,7 +32,7 @@ def run_in_process(task: Task, *, rounds: int, output: Path, device: str = "auto
 
 
 def kept_run(start: Callable, coordinator: Coordinator, folder: Path, say: Say) -> None:
-    """Run rounds, keep the model and the history after each, and say how it went.
+    """Run rounds, keep the model and the history after each, and say how it went, and what private clients spent.
 
     Args:
         start: called with ``checkpoint`` and ``callbacks``, which it hands to ``Coordinator.run``.
@@ -42,10 +44,11 @@ def kept_run(start: Callable, coordinator: Coordinator, folder: Path, say: Say) 
         ValueError: the folder holds a finished run.
     """
     check_unfinished(folder)
-    before = time.monotonic()
+    before, last = time.monotonic(), History()
 
     def keep(*, round: int, model: nn.Module, history: History) -> None:
-        nonlocal before
+        nonlocal before, last
+        last = history
         _write(folder, model.state_dict(), history.to_json())
         now = time.monotonic()
         say(f"{sentence(history.rows[-1])}, {now - before:.1f} s")
@@ -58,6 +61,8 @@ def kept_run(start: Callable, coordinator: Coordinator, folder: Path, say: Say) 
             _write(folder, held["model"], held["history"])
     start(checkpoint=folder / CHECKPOINT, callbacks=[keep])
     say(f"finished: weights {fingerprint(coordinator.model.state_dict())}")
+    for line in client_statements(last, short=True) if last.privacy else ():
+        say(line)
 
 
 def _write(folder: Path, model: dict[str, Tensor], history: str) -> None:
@@ -100,24 +105,6 @@ def folder_for_one(folder: Path) -> Iterator[None]:
             stack.enter_context(locked(folder / ".lock", wait=False))
         except BlockingIOError as error:
             raise RuntimeError(f"another run is at work in {folder}; wait for it, or name another folder") from error
-        yield
-
-
-@contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a file of that name for oneself; the system lets go of it when the process dies.
-
-    Raises:
-        BlockingIOError: another process holds it, and ``wait`` is False.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:  # no such locks here
-        yield
-        return
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
 
 

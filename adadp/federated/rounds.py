@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from adadp.evaluation import memory_format, pick_device
-from adadp.federated.arguments import check_clients, check_settings
+from adadp.federated.arguments import check_settings, clients_data, pair
 from adadp.federated.client import ClientReport, Loss, client_generator, draw_seed
 from adadp.federated.coordinator import Coordinator, Update
 from adadp.federated.local import LocalTraining, noise_generator, place
@@ -25,7 +25,8 @@ class FederatedAveraging(Coordinator):
 
     Args:
         model: the global model; ``run`` updates it in place.
-        clients: (x, y) of each client.
+        clients: a list with (x, y) of each client: tensors, numpy arrays (which are copied), or a
+            ``torch.utils.data.TensorDataset``, whose first two tensors count.
         client_optimizer: parameters -> optimizer; made anew for each client and round, so that no state leaks.
         batch_size: examples a gradient.
         local_epochs: passes over a client's data a round.
@@ -33,9 +34,10 @@ class FederatedAveraging(Coordinator):
         keep_lr: start a client's round with the learning rate it ended its last round with; else with the optimizer's.
         loss: (output, y) -> one value an example, shape (B,).
         reduction: "mean" or "sum" of the loss over a batch.
-        test_data: (x, y) on which the global model is evaluated after each round.
+        test_data: (x, y), likewise, on which the global model is evaluated after each round.
         privacy: ``{"max_grad_norm": C, "noise_multiplier": sigma}`` for example-level privacy on every client, each
-            with a ledger of its own: budgets of disjoint clients do not add up.
+            with a ledger of its own: budgets of disjoint clients do not add up. ``client_statements(history)`` says
+            what each of them has spent.
         delta: of the epsilon that the ledgers report.
         trace: how many learning rates within a round each client reports.
         stacked: train all clients of a round at once (:mod:`adadp.federated.stacked`; the result is the same up to
@@ -44,8 +46,9 @@ class FederatedAveraging(Coordinator):
         device: "auto" (CUDA where there is one), or any torch device.
 
     Raises:
-        ValueError: a client without data, or a bad argument, named; ``stacked=True`` where clients cannot be stacked,
-            with the reason (from ``run`` where it lies in the optimizer).
+        ValueError: a client without data or with something else than a pair, or a bad argument, named;
+            ``stacked=True`` where clients cannot be stacked, with the reason (from ``run`` where it lies in the
+            optimizer).
         TypeError: ``client_optimizer`` or ``loss`` is no function.
 
     Guarantees:
@@ -69,7 +72,7 @@ class FederatedAveraging(Coordinator):
     def __init__(
         self,
         model: nn.Module,
-        clients: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        clients: Sequence,
         client_optimizer: Callable[..., torch.optim.Optimizer],
         *,
         batch_size: int,
@@ -86,7 +89,8 @@ class FederatedAveraging(Coordinator):
         generator: torch.Generator | None = None,
         device: str | torch.device = "auto",
     ) -> None:
-        check_clients(clients)
+        clients = clients_data(clients)
+        test_data = None if test_data is None else pair("test_data", test_data)
         if stacked not in (True, False, None):
             raise ValueError(f"stacked must be True, False or None, got {stacked!r}")
         given = dict(batch_size=batch_size, local_epochs=local_epochs, participation=participation, keep_lr=keep_lr)

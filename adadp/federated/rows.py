@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from adadp.multi_tensor import move
 from adadp.optimizer import ADADP, ZERO_ERRORS
 from adadp.param_groups import largest_lr
 from adadp.step_size import Controller
@@ -59,9 +60,11 @@ class AdaptiveRows:
         torch._foreach_copy_(self.kept, self.blocks)
         for p, step in zip(self.blocks, self._steps(gradient(0)), strict=True):
             p.sub_(step)
+        parts = move(self.blocks, self.kept, self._steps(gradient(1)), self.advance_by, self.relative)
         square = torch.zeros_like(self.error)
-        for p, a, step in zip(self.blocks, self.kept, self._steps(gradient(1)), strict=True):
-            square += self._second_half(p, a, step)
+        for p, part in zip(self.blocks, parts, strict=True):
+            square += torch.linalg.vector_norm(part, dim=1).to(square.dtype).square()
+            square += 0 * torch.linalg.vector_norm(p, 1, dim=1)  # 0 * inf = nan
         error = square.sqrt()
         accept = self.law.accepts(error)
         for p, a in zip(self.blocks, self.kept, strict=True):
@@ -72,22 +75,6 @@ class AdaptiveRows:
         """eta/2 times the gradient, for each group."""
         halves = [0.5 * sign * lr for sign, lr in zip(self.signs, self.lr, strict=True)]
         return [g * half[:, None].to(g.dtype) for g, half in zip(grads, halves, strict=True)]
-
-    def _second_half(self, p: Tensor, a: Tensor, step: Tensor) -> Tensor:
-        """Move a block to its new iterate, and return the squared error of each row, (K,)."""
-        error = p - a  # -eta/2 G1
-        theta_1 = p + error
-        error += step  # theta_1 - theta_hat
-        if self.advance_by == "euler":
-            p.copy_(theta_1)
-        elif self.advance_by == "half_steps":
-            p.sub_(step)
-        else:
-            torch.sub(a, step, alpha=2, out=p)
-        if self.relative:
-            error /= theta_1.abs_().clamp_min_(1)
-        norm = torch.linalg.vector_norm(error, dim=1)
-        return norm.to(self.error.dtype).square() + 0 * torch.linalg.vector_norm(p, 1, dim=1)  # 0 * inf = nan
 
     def _conclude(self, error: Tensor, accept: Tensor, active: Tensor) -> None:
         """Change learning rates and counters of the active rows, as ``ADADP`` does."""

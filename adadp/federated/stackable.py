@@ -35,7 +35,7 @@ def used_parameters(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> set[s
     try:
         losses, padded = (losses_of(model, loss, leaves, *(t.expand(2, *t.shape) for t in d)) for d in ((x, y), again))
         grads = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+    except (RuntimeError, ValueError, TypeError) as error:
         raise NotStackable(
             f"the model cannot be run for several clients at once ({str(error).splitlines()[0]})"
         ) from error

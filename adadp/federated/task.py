@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from adadp.federated.arguments import check_data, check_settings
+from adadp.federated.arguments import check_settings, pair
 from adadp.federated.client import Loss, draw_seed
 from adadp.federated.continuing import agreed
 from adadp.federated.local import LocalTraining
@@ -29,7 +29,7 @@ class Task:
 
     Args:
         model: makes the global model with its initial weights (the server's count).
-        data: client number -> (x, y), its examples.
+        data: client number -> (x, y), its examples, as for :class:`adadp.federated.FederatedAveraging`.
         clients: how many there are; they are numbered from 0.
         client_optimizer, batch_size, local_epochs, participation, keep_lr, loss, reduction, privacy, delta, trace: as
             for :class:`adadp.federated.FederatedAveraging`.
@@ -90,9 +90,9 @@ class Task:
         """One client's examples.
 
         Raises:
-            ValueError: there are none, not as many labels, or something else than two tensors.
+            ValueError: there are none, not as many labels, or something else than a client's data may be.
         """
-        return _pair(f"data({client})", self.data(client))
+        return pair(f"data({client})", self.data(client), "must give")
 
     def evaluation_data(self) -> tuple[Tensor, Tensor] | None:
         """The examples on which the server evaluates, if there are any.
@@ -100,7 +100,7 @@ class Task:
         Raises:
             ValueError: as for :meth:`client_data`.
         """
-        return None if self.test_data is None else _pair("test_data()", self.test_data())
+        return None if self.test_data is None else pair("test_data()", self.test_data(), "must give")
 
     def agreement(self, model: nn.Module) -> str:
         """What server and clients must have in common, as JSON; ``model`` is one that the task made."""
@@ -117,15 +117,6 @@ class Task:
             test_data=self.evaluation_data(), privacy=training.privacy, delta=self.delta, trace=training.trace,
             generator=torch.Generator().manual_seed(self.seed), device=device,
         )  # fmt: skip
-
-
-def _pair(name: str, found) -> tuple[Tensor, Tensor]:
-    """What a function of data gave, if it is (x, y)."""
-    if not isinstance(found, tuple | list) or len(found) != 2 or not all(isinstance(part, Tensor) for part in found):
-        raise ValueError(f"{name} must give two tensors, (x, y), got {type(found).__name__}")
-    x, y = found
-    check_data(name, x, y)
-    return x, y
 
 
 def load_task(name: str) -> Task:

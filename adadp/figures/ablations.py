@@ -218,7 +218,7 @@ def one_change(experiment: str, *, folder=None):
     (ax,) = fig.axes
     ink, blue = style.COLORS["ink"], style.COLORS["blue"]
     for k, (_, before, after) in enumerate(pairs):
-        ax.plot([statistics.fmean(before), statistics.fmean(after)], [k, k], color=ink, linewidth=1)
+        ax.plot([statistics.fmean(before), statistics.fmean(after)], [k, k], "-", color=ink, linewidth=1)
         ax.plot(before, [k] * len(before), "o", color=ink, markerfacecolor="none", label="before" if k == 0 else None)
         ax.plot(after, [k] * len(after), "s", color=blue, label="after" if k == 0 else None)
     ax.set_yticks(range(len(pairs)), [name for name, *_ in pairs])
@@ -227,7 +227,7 @@ def one_change(experiment: str, *, folder=None):
     style.percent_axis(ax, "x")
     fig.legend(loc="outside upper left", ncols=2)
     gains = [(n, 100 * (statistics.fmean(a) - statistics.fmean(b))) for n, b, a in pairs]
-    words = ", ".join(f"{name} {round(gain, 1) + 0.0:+.1f}" for name, gain in gains)
+    words = "; ".join(f"{name}: {round(gain, 1) + 0.0:+.1f}" for name, gain in gains)
     plots.describe(fig, f"Test accuracy before and after the change ({what}). Change in points: {words}.")
     return _finish(fig, f"Changed: {what}. In points: {words}. {said}", curves)
 

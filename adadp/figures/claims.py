@@ -102,7 +102,8 @@ def _counted(verdict: str, count: int) -> str:
 def in_words(report: Report) -> str:
     """One claim as plain text."""
     claim = report.verdict.claim
-    lines = [f"{SIGNS[report.verdict.verdict]} {claim.id}: {_verdict(report)}", f"  {claim.text}"]
+    title = f"{claim.id}, by an earlier rule" if report.earlier else claim.id
+    lines = [f"{SIGNS[report.verdict.verdict]} {title}: {_verdict(report)}", f"  {claim.text}"]
     for name, text in _facts(report):
         lines += textwrap.wrap(f"{name}: {text}", 110, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
@@ -119,7 +120,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     """What a card says below the claim: (name, text) pairs."""
     claim, numbers = report.verdict.claim, report.verdict.numbers
     where = f"Section {SECTIONS[claim.where]}, {claim.where}" if claim.where in SECTIONS else claim.where
-    facts = [("In the paper", where), ("Rule", claim.criterion)]
+    rule = f"{claim.criterion} ({claim.note})" if claim.note else claim.criterion
+    facts = [("In the paper", where), ("Rule", rule)]
     for variant in claim.variants:
         name = VARIANTS.get(variant, variant) if len(claim.variants) > 1 else ""
         if variant in numbers:
@@ -128,6 +130,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
             facts.append((f"So far, {name}" if name else "So far", f"{report.so_far[variant]} (seeds are missing)"))
         if len(seeds := report.by_seed.get(variant, {})) > 1:
             facts.append(("seed by seed", "; ".join(f"{seed}: {text}" for seed, text in seeds.items())))
+    if report.beside:
+        facts.append(("Recommended variant, not judged", report.beside))
     return facts
 
 

@@ -89,8 +89,8 @@ def client_rates(rows: Rows, *, data: str) -> Figure:
 
 def _client(ax, k: int, at: Sequence[float], values: Sequence[float]) -> tuple[float, float, str, str]:
     """Draw one client's line; where it ends, its name and colour."""
-    color = style.CYCLE[k % 5]
-    ax.plot(at, values, color=color, linestyle=style.LINESTYLES[k % 5])
+    color = style.CYCLE[k % len(style.CYCLE)]
+    ax.plot(at, values, color=color, linestyle=style.LINESTYLES[k % len(style.LINESTYLES)])
     return at[-1], values[-1], f"client {k + 1}", color
 
 

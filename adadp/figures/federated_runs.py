@@ -148,8 +148,8 @@ def ablations(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note
 
 
 def sizes(percent: float, *, folder=None) -> str:
-    """Final accuracies of one seed of ADADP and of SGD's learning rates at every size that is stored, and whether the
-    sizes put the methods in the same order; as plain text."""
+    """Final accuracies of one seed of ADADP and of SGD's learning rates at every size that is stored, whether the sizes
+    put the methods in the same order, and how far ADADP is from the best SGD at each; as plain text."""
     columns: dict[str, dict[str, float]] = {}
     for size in SIZES:
         curves, _ = found("fed-rounds", size, folder, random_fraction=percent / 100)
@@ -168,6 +168,12 @@ def sizes(percent: float, *, folder=None) -> str:
     for (one, first), (other, second) in itertools.pairwise(orders.items()):
         verdict = "the same" if first == second else f"{', '.join(first)} against {', '.join(second)}"
         lines.append(f"order at {one} and {other}: {verdict}")
+    if "ADADP" in shared:
+        gaps = {
+            size: column["ADADP"] - max(column[n] for n in shared if n != "ADADP") for size, column in columns.items()
+        }
+        told = ", ".join(f"{gap:+.1f} points at {size}" for size, gap in gaps.items())
+        lines.append(f"ADADP against the best of these SGDs: {told}")
     return "\n".join(lines)
 
 

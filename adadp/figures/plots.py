@@ -42,9 +42,9 @@ def appearance(name: str, index: int) -> dict:
         return dict(style.METHODS[name])
     return {
         "label": name,
-        "color": style.CYCLE[index % 5],
-        "linestyle": style.LINESTYLES[index % 5],
-        "marker": style.MARKERS[index % 5],
+        "color": style.CYCLE[index % len(style.CYCLE)],
+        "linestyle": style.LINESTYLES[index % len(style.LINESTYLES)],
+        "marker": style.MARKERS[index % len(style.MARKERS)],
     }
 
 

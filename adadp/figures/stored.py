@@ -7,6 +7,7 @@ appear without a change of code. Where nothing is stored a :class:`Note` stands 
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -19,7 +20,7 @@ from adadp.figures.widgets import Explorer, View, explorer
 from adadp.privacy import assumptions
 from adadp.rounding import round_up
 
-ACCOUNTANTS = ("moments", "pld")
+ACCOUNTANTS = ("moments", "PLD")  # as readers know them; columns are named in lower case
 ROLES = {  # what ADADP is compared with -> role of a stored curve -> method name of the house style
     "adam": {
         "recommended": "recommended",
@@ -123,7 +124,7 @@ def spent(records: Sequence[dict]) -> str:
     for record in records:
         columns, sigma = record["rows"], record["config"].get("noise_multiplier")
         if sigma:
-            ends.setdefault(sigma, []).append([columns[f"epsilon_{a}"][-1] for a in ACCOUNTANTS])
+            ends.setdefault(sigma, []).append([columns[f"epsilon_{a.lower()}"][-1] for a in ACCOUNTANTS])
     said = [
         f"{' / '.join(round_up(max(values)) for values in zip(*ends[sigma], strict=True))} at σ = {sigma:g}"
         for sigma in sorted(ends)
@@ -138,8 +139,23 @@ def rows(record: Mapping, accountant: str = "moments") -> list[dict[str, float]]
     """Columns of a stored record as rows; epsilon is that of the accountant."""
     columns = record["rows"]
     keys = {"epoch": "epoch", "steps": "steps", "test_accuracy": "test_accuracy", "lr": "lr"}
-    keys |= {"epsilon": f"epsilon_{accountant}"}
+    keys |= {"epsilon": f"epsilon_{accountant.lower()}"}
     return [dict(zip(keys, values, strict=True)) for values in zip(*(columns[k] for k in keys.values()), strict=True)]
+
+
+def gaps(compared: Comparison, baseline: str) -> dict[str, tuple[float, float]]:
+    """How far each method ends from a baseline, in points: smallest and largest over the noise multipliers.
+
+    Args:
+        compared: of :func:`comparison`.
+        baseline: a method's name in the house style, such as "adam" or "sgd_transferred".
+    """
+    found: dict[str, list[float]] = {}
+    for methods in compared.runs.values():
+        means = {name: fmean(finals({"records": records})) for name, records in methods.items()}
+        for name in means.keys() - {baseline} if baseline in means else ():
+            found.setdefault(name, []).append(means[name] - means[baseline])
+    return {name: (min(values), max(values)) for name, values in sorted(found.items())}
 
 
 def in_words(compared: Comparison) -> str:
@@ -148,7 +164,7 @@ def in_words(compared: Comparison) -> str:
     lines = []
     for sigma, methods in compared.runs.items():
         last = next(iter(methods.values()))[0]["rows"]
-        spent = ", ".join(f"{round_up(last[f'epsilon_{a}'][-1])} ({a})" for a in ACCOUNTANTS)
+        spent = ", ".join(f"{round_up(last[f'epsilon_{a.lower()}'][-1])} ({a})" for a in ACCOUNTANTS)
         lines.append(f"σ = {sigma:g}, ε = {spent}")
         for name, records in methods.items():
             label = style.METHODS[name]["label"]

@@ -25,9 +25,9 @@ THEME = {
     "paper": ("#ffffff", "#121212"),
 }
 COLORS = {name: light for name, (light, _) in THEME.items()}
-CYCLE = [COLORS[name] for name in ("blue", "orange", "green", "purple", "ink")]
-LINESTYLES = ["-", (0, (5, 1.6)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1))]
-MARKERS = ["o", "s", "^", "D", "v"]
+CYCLE = [COLORS[name] for name in ("blue", "orange", "green", "purple", "ink", "muted")]
+LINESTYLES = ["-", (0, (5, 1.6)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 2))]
+MARKERS = ["o", "s", "^", "D", "v", "P"]
 
 
 def _method(label: str, color: str, line: int) -> dict:
@@ -43,12 +43,12 @@ METHODS = {
     "reference_code": _method("ADADP (reference code)", "purple", 4),
     "reference_code_tol1": _method("ADADP (reference code, tol 1)", "muted", 2),
     "adam": _method("Adam", "orange", 1),
-    "adam_second": _method("Adam (second best)", "purple", 3),
+    "adam_second": _method("Adam (second best)", "orange", 5),
     "sgd": _method("SGD", "ink", 2),
     "sgd_transferred": _method("SGD (lr from σ = 2)", "orange", 1),
     "sgd_rescaled": _method("SGD (lr from σ = 2, times 2/σ)", "purple", 4),
     "predicted": _method("SGD at predicted lr (tol 0.316)", "ink", 2),
-    "predicted_tol1": _method("SGD at predicted lr (tol 1)", "muted", 3),
+    "predicted_tol1": _method("SGD at predicted lr (tol 1)", "muted", 5),
 }
 
 RC = {

@@ -1,6 +1,6 @@
 """Private building blocks: clipping, noisy gradients, batch sampling, accounting."""
 
-from importlib import import_module
+from adadp import lazy
 
 _HOME = {
     "PrivateGradient": "gradient",
@@ -16,12 +16,4 @@ _HOME = {
     "shuffled_upper_bound": "accounting",
     "tuned_epsilon": "accounting",
 }
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str):
-    """Load a public name from the module that owns it; the building blocks do not import each other."""
-    if name not in _HOME:
-        raise AttributeError(f"module 'adadp.privacy' has no attribute {name!r}")
-    globals()[name] = value = getattr(import_module(f"adadp.privacy.{_HOME[name]}"), name)
-    return value
+__getattr__, __dir__, __all__ = lazy.names(__name__, _HOME)

@@ -6,7 +6,7 @@ that does not overshoot.
 """
 
 from adadp.privacy.calibration import calibrate_noise_multiplier
-from adadp.privacy.composition import epsilon
+from adadp.privacy.composition import composed_epsilon, epsilon
 from adadp.privacy.moments import MomentsAccountant
 from adadp.privacy.shuffling import shuffled_lower_bound, shuffled_upper_bound
 from adadp.privacy.statement import assumptions, privacy_statement, sampler_warning
@@ -16,6 +16,7 @@ __all__ = [
     "MomentsAccountant",
     "assumptions",
     "calibrate_noise_multiplier",
+    "composed_epsilon",
     "epsilon",
     "privacy_statement",
     "sampler_warning",

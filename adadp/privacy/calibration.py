@@ -26,11 +26,15 @@ def calibrate_noise_multiplier(
 
     Args:
         target_epsilon: > 0.
-        delta, sample_rate, steps, accountant, neighbors: as for :func:`epsilon`.
+        delta, sample_rate, steps, neighbors: as for :func:`epsilon`.
+        accountant: as for :func:`epsilon`, but "pld" by default, which needs the least noise; :func:`epsilon` and
+            :func:`adadp.train` take "moments" and show more than ``target_epsilon`` unless they are given "pld" too.
     Returns:
         sigma; 0.0 if nothing is released (``sample_rate`` or ``steps`` 0).
     Raises:
-        ValueError: naming the argument; also if no reasonable noise reaches the target, with the reason.
+        ValueError: naming the argument; also if no reasonable noise reaches the target, with the reason, or if
+            ``delta`` is not below 1 - (1 - sample_rate)**steps, the chance that a record is in any batch: without any
+            noise every epsilon then holds, because delta allows a record that is drawn to be released as it is.
 
     >>> sigma = calibrate_noise_multiplier(target_epsilon=1.0, delta=1e-5, sample_rate=0.01, steps=1000)
     >>> from adadp.privacy.composition import epsilon
@@ -42,6 +46,7 @@ def calibrate_noise_multiplier(
     check_accountant(accountant, neighbors)
     if steps == 0 or q == 0:
         return 0.0
+    _check_delta(delta, q, steps)
 
     def gap(log_sigma: float) -> float:
         """log(epsilon / target), bounded so that 0 and infinity are usable signs."""
@@ -63,11 +68,27 @@ def calibrate_noise_multiplier(
             f"target_epsilon={target:g} is out of reach of accountant={accountant!r} at delta={delta:g}, whatever the "
             f"noise{floor}; use accountant='pld' or a larger target"
         )
+    if low is None:
+        raise ValueError(f"target_epsilon={target:g} is too large: it needs hardly any noise (a multiplier below 1e-9)")
     root = brentq(gap, low, high, xtol=_XTOL, rtol=1e-12)
     nudge = 0.0  # the root is only known to xtol: go to the side that keeps the promise
     while root + nudge < high and gap(root + nudge) > 0:
         nudge = max(_XTOL, 3 * nudge)
     return math.exp(min(root + nudge, high))
+
+
+def _check_delta(delta: float, q: float, steps: int) -> None:
+    """Refuse a delta that allows what noise is there to prevent.
+
+    Raises:
+        ValueError: a record is in no batch at all with probability 1 - delta or more, so that no noise is needed.
+    """
+    drawn = -math.expm1(steps * math.log1p(-q)) if q < 1 else 1.0
+    if delta * (1 + 1e-9) >= drawn:
+        raise ValueError(
+            f"delta={delta:g} is not below {drawn:.3g}, the chance that a record is in a batch at all: every epsilon "
+            "then holds without noise, and protects nobody; take a delta well below 1 / (number of records)"
+        )
 
 
 def _guess(target: float, delta: float, q: float, steps: int, neighbors: str, plain: float) -> float:
@@ -81,8 +102,11 @@ def _guess(target: float, delta: float, q: float, steps: int, neighbors: str, pl
     return min(by_rdp, 3 * plain) * (2 if neighbors == "replace_one" else 1)
 
 
-def _bracket(gap, start: float, ceiling: float) -> tuple[float, float | None]:
-    """Log noise multipliers below and above the root, by growing steps; None above: the target is out of reach."""
+def _bracket(gap, start: float, ceiling: float) -> tuple[float | None, float | None]:
+    """Log noise multipliers below and above the root, by growing steps.
+
+    None above: the target is out of reach. None below: every noise that is tried reaches it.
+    """
     low = high = start
     width = 0.1
     while gap(high) > 0:
@@ -91,7 +115,7 @@ def _bracket(gap, start: float, ceiling: float) -> tuple[float, float | None]:
         low, high, width = high, min(high + width, ceiling), 2 * width
     width = 0.1
     while gap(low) <= 0:
-        low, high, width = low - width, low, 2 * width
         if low < math.log(1e-9):
-            return low, high
+            return None, high
+        low, high, width = low - width, low, 2 * width
     return low, high

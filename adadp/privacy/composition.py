@@ -1,6 +1,7 @@
-"""Epsilon of many equal releases, by any of the three accountants."""
+"""Epsilon of many releases, equal or in parts that differ, by any of the three accountants."""
 
 import math
+from collections.abc import Iterable
 from functools import lru_cache
 
 from adadp.privacy import arguments
@@ -23,7 +24,9 @@ def epsilon(
         sample_rate: q, probability of every example to be in a batch, in [0, 1] (0 gives 0).
         steps: gradients released, >= 0; an ADADP iteration is two. Not the T of the paper's tol analysis.
         delta: strictly between 0 and 1.
-        accountant: "moments" (the paper's; orders 1..32), "rdp" (tighter) or "pld" (tight, within 1 %).
+        accountant: "moments" (the paper's; orders 1..32), "rdp" (tighter) or "pld" (tight, within 1 %). The default of
+            :func:`calibrate_noise_multiplier` is "pld": name one for both, or noise that was made for some epsilon is
+            given a larger one here.
         neighbors: "add_remove", or "replace_one" (the paper's own definition; "pld" only).
     Returns:
         An upper bound on epsilon.
@@ -76,3 +79,55 @@ def checked_epsilon(sigma: float, q: float, steps: int, delta: float, accountant
     from adadp.privacy.pld import pld_epsilon
 
     return pld_epsilon(sigma, q, steps, delta, neighbors)
+
+
+def composed_epsilon(
+    parts: Iterable[tuple[float, float, int]],
+    *,
+    delta: float,
+    accountant: str = "moments",
+    neighbors: str = "add_remove",
+) -> float:
+    """Epsilon of releases in parts that differ in noise or sampling, all from the same data.
+
+    Args:
+        parts: (noise multiplier, sample rate, steps), as for :func:`epsilon`; their order does not matter.
+        delta, accountant, neighbors: as for :func:`epsilon`.
+    Returns:
+        An upper bound on epsilon; that of :func:`epsilon` where all parts are alike.
+    Raises:
+        ValueError: naming the argument.
+
+    >>> known = dict(delta=1e-5, accountant="rdp")
+    >>> once = composed_epsilon([(2.0, 0.01, 100), (2.0, 0.01, 50)], **known)
+    >>> once == epsilon(noise_multiplier=2.0, sample_rate=0.01, steps=150, **known)
+    True
+    >>> composed_epsilon([(2.0, 0.01, 100), (2.0, 0.02, 50)], **known) > once
+    True
+    """
+    delta = arguments.delta(delta)
+    check_accountant(accountant, neighbors)
+    total: dict[tuple[float, float], int] = {}
+    for sigma, q, steps in parts:
+        key = (arguments.noise_multiplier(sigma), arguments.sample_rate(q))
+        if q > 0 and arguments.count("steps", steps) > 0:
+            total[key] = total.get(key, 0) + steps
+    if not total:
+        return 0.0
+    if any(sigma == 0 for sigma, _ in total):
+        return math.inf
+    merged = [(sigma, q, steps) for (sigma, q), steps in total.items()]
+    if len(merged) == 1:
+        return checked_epsilon(*merged[0], delta, accountant, neighbors)
+    if accountant == "moments":
+        moments = MomentsAccountant()
+        for sigma, q, steps in merged:
+            moments.step(noise_multiplier=sigma, sample_rate=q, num_steps=steps)
+        return moments.get_epsilon(delta=delta)
+    if accountant == "rdp":
+        from adadp.privacy.renyi import composed_rdp_epsilon
+
+        return composed_rdp_epsilon(merged, delta)
+    from adadp.privacy.pld import composed_pld_epsilon
+
+    return composed_pld_epsilon(merged, delta, neighbors)

@@ -25,6 +25,13 @@ def exact(device: torch.device | None) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def full_products(device: torch.device) -> Iterator[None]:
+    """No shortened products; the rest as it is."""
+    with _PRODUCTS, nullcontext() if device.type == "cpu" else _CUDNN:
+        yield
+
+
 class _Setting:
     """A setting of the whole process that is changed while at least one thread is inside, and then as it was.
 

@@ -35,20 +35,22 @@ def check_model(model: nn.Module) -> None:
             raise ValueError(f"model: {type(module).__name__} at {name or 'the top'!r} {reason}")
 
 
-def trainable(model: nn.Module) -> list[Tensor]:
-    """The parameters that get a gradient.
+def trainable(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The parameters that get a gradient, and those that do not.
 
     Raises:
         ValueError: one of them is in half precision.
     """
-    params = [p for p in model.parameters() if p.requires_grad]
+    params, frozen = [], []
+    for p in model.parameters():
+        (params if p.requires_grad else frozen).append(p)
     for p in params:
         if p.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"model: a parameter of type {p.dtype} cannot carry private gradients, since rounding would break the "
                 "bound on their norm; keep parameters in float32 and use torch.autocast"
             )
-    return params
+    return params, frozen
 
 
 def _embedding_reason(module) -> str | None:

@@ -10,16 +10,18 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from adadp.privacy import arguments, fallback
 from adadp.privacy.clipping import check_clipping, clip_factors
 from adadp.privacy.exact import exact
+from adadp.privacy.ledger import Ledger
 from adadp.privacy.per_example import PerExample
 from adadp.privacy.terms import joint_norms
 
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
-    """Cross-entropy of each example, shape (B,): the default per-example loss. Integer labels of any dtype.
+    """Cross-entropy of each example, (B,), the default loss: ``output`` (B, classes), ``y`` integers of any dtype.
 
     >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3], dtype=torch.uint8))
     tensor([1.3863, 1.3863])
@@ -27,6 +29,16 @@ def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
     if not y.is_floating_point():
         y = y.long()
     return F.cross_entropy(output, y, reduction="none")
+
+
+def _fixed(name: str, doc: str) -> property:
+    """An attribute that stays as it was given."""
+
+    def refuse(self, value):
+        raise AttributeError(f"{name} of a PrivateGradient is fixed, since it is accounted for as it was given: "
+                             f"make a new PrivateGradient with {name}={value!r}")  # fmt: skip
+
+    return property(lambda self: getattr(self, f"_{name}"), refuse, doc=doc)
 
 
 class PrivateGradient:
@@ -49,6 +61,13 @@ class PrivateGradient:
         max_physical_batch_size: examples that are in memory at once; larger batches are cut up. The result is the same.
         generator: source of the noise, on the parameters' device. None: torch's global one.
 
+    Attributes:
+        max_grad_norm, noise_multiplier, expected_batch_size, clipping: as given. They cannot be set: for other noise,
+            make a new ``PrivateGradient``, and account for both.
+        steps: gradients released so far, an int; those of empty and of padded batches count. Replays of a CUDA graph
+            do not pass here: count them yourself.
+        ledger: these steps, and what :func:`adadp.train` knows of them (:class:`adadp.privacy.ledger.Ledger`).
+
     Raises:
         TypeError: ``model``, ``loss`` or ``generator`` is something else.
         ValueError: another argument is bad, or the model cannot be made private (a batch norm in training mode, a
@@ -67,13 +86,18 @@ class PrivateGradient:
         batch larger or smaller than expected     divided by ``expected_batch_size`` all the same
         non-finite gradient of an example         that example contributes zero (masked, so nan does not spread)
         gradient of an example is zero            contributes zero
-        frozen parameter                          takes no part in norms; its ``grad`` is left alone
+        frozen parameter                          takes no part in norms; its ``grad`` is set to None: an old one would
+                                                  reach the optimizer without noise
         trainable parameter that is not used      pure noise
         tied or twice-used parameter              its contributions are added before the norm is taken
         ``backward`` twice before a step          the second overwrites ``grad``: nothing accumulates and no
                                                   ``zero_grad`` is needed; account for both
         padding, marked by ``mask``               absent: not in the sum, not in the loss
         examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone
+        a batch statistic of the inputs           noticed likewise, if nothing is random: an example's output is
+                                                  another than it is alone; refused
+        the forward pass changes a buffer         refused: it would keep statistics of the data without noise; spectral
+                                                  norms, which follow the weights alone, are taken
         loss uses the model's parameters          refused
         checkpointed block, not reentrant         as any other; its layers' inputs are kept all the same
         autocast, TF32                            norms, sums and noise in the parameters' own precision
@@ -125,13 +149,24 @@ class PrivateGradient:
             raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
         _check_noise_scale(max_grad_norm, noise_multiplier, expected_batch_size)
         fallback.check_model(model)
-        self.model, self.loss, self.clipping, self.generator = model, loss, clipping, generator
-        self.max_grad_norm, self.noise_multiplier = max_grad_norm, noise_multiplier
-        self.expected_batch_size, self.max_physical_batch_size = expected_batch_size, max_physical_batch_size
+        self.model, self.loss, self._clipping, self.generator = model, loss, clipping, generator
+        self._max_grad_norm, self._noise_multiplier = max_grad_norm, noise_multiplier
+        self._expected_batch_size, self.max_physical_batch_size = expected_batch_size, max_physical_batch_size
+        self.ledger = Ledger()
         self._per_example = PerExample(model, loss)
 
+    max_grad_norm = _fixed("max_grad_norm", "C, the largest norm of an example's gradient.")
+    noise_multiplier = _fixed("noise_multiplier", "sigma, the noise's standard deviation over C.")
+    expected_batch_size = _fixed("expected_batch_size", "E, the divisor.")
+    clipping = _fixed("clipping", "Name of the clipping, or the function.")
+
+    @property
+    def steps(self) -> int:
+        """Gradients released so far."""
+        return self.ledger.steps
+
     def backward(self, x, y: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Set ``grad`` of every trainable parameter to the private gradient.
+        """Set ``grad`` of every trainable parameter to the private gradient, and that of frozen ones to None.
 
         Args:
             x: input of the model, shape (B, ...); or a tuple (positional) or dictionary (keyword arguments) of such.
@@ -145,16 +180,21 @@ class PrivateGradient:
         Raises:
             ValueError: shapes that do not fit together, a loss that is not one value an example or that uses the
                 model's parameters, a batch norm in training mode.
-            RuntimeError: an operation that cannot be differentiated one example at a time; ``torch.inference_mode``.
+            RuntimeError: an operation that cannot be differentiated one example at a time; ``torch.inference_mode``;
+                ``parametrize.cached``.
         """
         if torch.is_inference_mode_enabled():
             raise RuntimeError("no gradients can be had under torch.inference_mode(): call backward outside of it")
+        if getattr(parametrize, "_cache_enabled", 0):  # one weight for all examples, whose gradients would mix
+            raise RuntimeError("under parametrize.cached() examples share a weight: call backward outside of it")
         fallback.check_model(self.model)
-        params = fallback.trainable(self.model)
+        params, frozen = fallback.trainable(self.model)
         size = fallback.batch_size(x, y, mask)
         for p in params:
             if not p.is_cuda:  # on a card the memory stays where it is, because a CUDA graph needs it there
                 p.grad = None
+        for p in frozen:
+            p.grad = None
         sums: dict[int, Tensor] = {}
         total = 0.0
         for x_part, y_part, keep in self._physical(x, y, mask, size):
@@ -183,6 +223,7 @@ class PrivateGradient:
     def _sum(self, p: Tensor, sums: dict[int, Tensor]) -> Tensor:
         """The buffer in which a parameter's sum is collected; it starts with the noise."""
         if id(p) not in sums:
+            self.ledger.steps += int(not sums)  # from here on something may get out, even if this call fails
             buffer = p.grad if _reusable(p.grad, p) else torch.empty_like(p, requires_grad=False)
             std = self.noise_multiplier * self.max_grad_norm / self.expected_batch_size if self.noise_multiplier else 0
             sums[id(p)] = _fill_noise(buffer, std, self.generator) if std else buffer.zero_()

@@ -7,7 +7,7 @@ from dp_accounting import NeighboringRelation, get_epsilon_gaussian
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.special import ndtr
 
-from adadp.privacy.renyi import rdp_epsilon, replace_one_epsilon
+from adadp.privacy.renyi import composed_rdp_epsilon, rdp_epsilon, replace_one_epsilon
 
 SMALLEST_DELTA = 1e-10  # the fast Fourier transform leaves errors of 1e-13 to 1e-12 in delta
 _SLACK = 1e-12  # taken off delta for those errors
@@ -94,6 +94,34 @@ def pld_epsilon(sigma: float, q: float, steps: int, delta: float, neighbors: str
     return min(value, bound(sigma, q, steps, delta)) if limits_bind else value
 
 
+def composed_pld_epsilon(parts: list[tuple[float, float, int]], delta: float, neighbors: str) -> float:
+    """Epsilon of parts (sigma, q, steps) that differ, by composing their privacy loss distributions on one grid.
+
+    Guarantees: an upper bound, as a distribution rounded to any grid gives one. Never above that of as many releases
+    with the least noise and the highest rate, which dominate every part (more noise and rarer sampling are
+    post-processing), nor, under add/remove, above RDP's.
+
+    Raises:
+        ValueError: if delta is too small for double-precision Fourier transforms.
+    """
+    if delta < SMALLEST_DELTA:
+        raise ValueError(f"delta must be >= {SMALLEST_DELTA:g} for accountant='pld', got {delta!r}; use 'rdp'")
+    replace = neighbors == "replace_one"
+    sigmas, rates, steps = zip(*parts, strict=True)
+    bound = pld_epsilon(min(sigmas), max(rates), sum(steps), delta, neighbors)
+    if not replace:
+        bound = min(bound, composed_rdp_epsilon(parts, delta))
+    reaches = [float(_loss(np.array([1 + 10 * sigma]), sigma, q)[0]) for sigma, q, _ in parts]
+    width = max(min(interval(*part, replace) for part in parts), max(reaches) / _MAX_BINS)
+    total = None
+    for sigma, q, n in parts:
+        once = _release(sigma, q, delta * 1e-4 / sum(steps), replace, width)
+        several = once.self_compose(n) if n > 1 else once
+        total = several if total is None else total.compose(several)
+    value = _invert(total, delta - _SLACK)
+    return min(value, bound) if math.isfinite(value) else bound
+
+
 def _total_variation(sigma: float, q: float, steps: int, replace: bool) -> float:
     """Upper bound on the total variation distance of all releases: at that delta epsilon is 0.
 
@@ -123,16 +151,20 @@ def _rounds(steps: int) -> tuple[int, int, int]:
     return each, rounds, rest
 
 
-def _compose(sigma: float, q: float, steps: int, delta: float, replace: bool, width: float) -> float:
-    """Epsilon at the given width; many steps in two rounds, so that the tails are cut in between."""
-    relation = NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE
-    once = privacy_loss_distribution.from_gaussian_mechanism(
+def _release(sigma: float, q: float, tail: float, replace: bool, width: float):
+    """The loss of one release on a grid of that width, without tails of the mass ``tail``."""
+    return privacy_loss_distribution.from_gaussian_mechanism(
         sigma,
         value_discretization_interval=width,
         sampling_prob=q,
-        log_mass_truncation_bound=max(-50.0, math.log(delta * 1e-4 / steps)),
-        neighboring_relation=relation,
+        log_mass_truncation_bound=max(-50.0, math.log(tail)),
+        neighboring_relation=NeighboringRelation.REPLACE_ONE if replace else NeighboringRelation.ADD_OR_REMOVE_ONE,
     )
+
+
+def _compose(sigma: float, q: float, steps: int, delta: float, replace: bool, width: float) -> float:
+    """Epsilon at the given width; many steps in two rounds, so that the tails are cut in between."""
+    once = _release(sigma, q, delta * 1e-4 / steps, replace, width)
     each, rounds, rest = _rounds(steps)
     total = once.self_compose(each) if each > 1 else once
     total = total.self_compose(rounds) if rounds > 1 else total

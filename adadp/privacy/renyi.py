@@ -58,8 +58,14 @@ def renyi_curve(sigma: float, q: float, steps: int) -> tuple[np.ndarray, np.ndar
 
 def rdp_epsilon(sigma: float, q: float, steps: int, delta: float) -> float:
     """Epsilon under add/remove from dp-accounting's default orders, by its tightest conversion."""
+    return composed_rdp_epsilon([(sigma, q, steps)], delta)
+
+
+def composed_rdp_epsilon(parts: list[tuple[float, float, int]], delta: float) -> float:
+    """:func:`rdp_epsilon` of parts that differ: their divergences add up, order by order."""
+    curves = [renyi_curve(*part) for part in parts]
     with _quiet():
-        return float(rdp.compute_epsilon(*renyi_curve(sigma, q, steps), delta)[0])
+        return float(rdp.compute_epsilon(curves[0][0], sum(curve for _, curve in curves), delta)[0])
 
 
 def replace_one_epsilon(sigma: float, q: float, steps: int, delta: float) -> float:

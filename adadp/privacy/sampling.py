@@ -38,6 +38,16 @@ class PoissonSampling:
     [True, True, True]
     >>> sampling.steps_per_epoch(8), sampling.expected_batch_size(8)
     (2, 4.0)
+
+    Behind a ``DataLoader`` an empty batch needs a shape:
+
+    >>> from torch.utils.data import DataLoader, TensorDataset, default_collate
+    >>> data = TensorDataset(torch.zeros(8, 3), torch.zeros(8))
+    >>> def collate(examples):
+    ...     return default_collate(examples) if examples else [part[:0] for part in data[:1]]
+    >>> rare = PoissonSampling(sample_rate=0.01, steps=3).batches(8, generator)
+    >>> [x.shape[1] for x, y in DataLoader(data, batch_sampler=rare, collate_fn=collate)]
+    [3, 3, 3]
     """
 
     sample_rate: float

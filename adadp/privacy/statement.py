@@ -3,7 +3,7 @@
 import math
 
 from adadp.privacy import arguments
-from adadp.privacy.composition import epsilon
+from adadp.privacy.composition import composed_epsilon, epsilon
 from adadp.privacy.shuffling import shuffled_lower_bound, shuffled_upper_bound
 from adadp.rounding import round_down, round_up
 
@@ -82,9 +82,9 @@ def privacy_statement(
     sample_rate: float | None = None,
     steps: int | None = None,
     delta: float | None = None,
-    accountant: str = "moments",
-    neighbors: str = "add_remove",
-    sampler="poisson",
+    accountant: str | None = None,
+    neighbors: str | None = None,
+    sampler=None,
     record: str = "one training example",
     tuning_included: bool = False,
     short: bool = False,
@@ -92,9 +92,11 @@ def privacy_statement(
     """Say what an epsilon protects, under which assumptions, and what it leaves out.
 
     Args:
-        history: of a private training; it then supplies everything from ``noise_multiplier`` to ``sampler``.
-        noise_multiplier, sample_rate, steps, delta, accountant, neighbors: as for :func:`adadp.epsilon`.
-        sampler: what drew the batches: "poisson", another name, or a sampling object.
+        history: of a private training; it supplies noise, sampling and steps, and what is not given of ``delta``,
+            ``accountant`` and ``neighbors``. Gradients that the same ``PrivateGradient`` released before are included.
+        noise_multiplier, sample_rate, steps: as for :func:`adadp.epsilon`; not together with ``history``.
+        delta, accountant, neighbors: as for :func:`adadp.epsilon`.
+        sampler: what drew the batches: "poisson" (None), another name, or a sampling object; not with ``history``.
         record: the unit that is protected, in words.
         tuning_included: whether the releases counted in ``steps`` cover the choice of the hyper-parameters.
         short: one line, for a figure.
@@ -114,50 +116,91 @@ def privacy_statement(
     >>> privacy_statement(noise_multiplier=2.0, sample_rate=1 / 300, steps=30_000, delta=1e-5, short=True)
     'ε = 1.54, δ = 1e-05 (one training example, add/remove, Poisson, moments; tuning not included)'
     """
-    if history is not None:
-        known = _from_history(history)
-        noise_multiplier, sample_rate, steps, delta = (
-            known[k] for k in ("noise_multiplier", "sample_rate", "steps", "delta")
-        )
-        accountant, neighbors, sampler = (known[k] for k in ("accountant", "neighbors", "sampler"))
-    assumed = {"accountant": accountant, "neighbors": neighbors, "record": record, "tuning_included": tuning_included}
-    drawn = "no sampling" if sample_rate == 1 and _sampler_name(sampler) == "poisson" else sampler
+    own = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps, "sampler": sampler}
+    known = _known(history, own, {"delta": delta, "accountant": accountant, "neighbors": neighbors})
     arguments.flag("short", short)
-    in_short = assumptions(**assumed, sampler=drawn)
-    value = epsilon(
-        noise_multiplier=noise_multiplier,
-        sample_rate=sample_rate,
-        steps=steps,
-        delta=delta,
-        accountant=accountant,
-        neighbors=neighbors,
-    )
+    names = [_sampler_name(release["sampler"]) for release in _releases(known)]
+    drawn = next((name for name in names if name != "poisson"), "poisson")
+    if drawn == "poisson" and all(release["sample_rate"] == 1 for release in _releases(known)):
+        drawn = "no sampling"
+    said = {"record": record, "tuning_included": tuning_included, "sampler": drawn}
+    in_short = assumptions(**said, accountant=known["accountant"], neighbors=known["neighbors"])
+    value = _epsilon(known)
     if short:
-        return f"ε = {round_up(value)}, δ = {delta:g} ({in_short})"
-    cost = {"sigma": noise_multiplier, "rate": sample_rate, "steps": steps, "delta": delta}
+        return f"ε = {round_up(value)}, δ = {known['delta']:g} ({in_short}{_not_counted(known)})"
     lines = [
-        f"epsilon = {round_up(value)} at delta = {delta:g}",
+        f"epsilon = {round_up(value)} at delta = {known['delta']:g}{_not_counted(known)}",
         f"record unit: {record}",
-        f"neighbours: {_NEIGHBORS[neighbors]}",
-        *_drawing(_sampler_name(sampler), **cost),
-        f"accountant: {_ACCOUNTANTS[accountant]}",
+        f"neighbours: {_NEIGHBORS[known['neighbors']]}",
+        *_drawing(known),
+        f"accountant: {_ACCOUNTANTS[known['accountant']]}",
         f"tuning: the choice of hyper-parameters is {'' if tuning_included else 'not '}included",
     ]
     return "\n".join(lines)
 
 
-def _drawing(name: str, sigma: float, rate: float, steps: int, delta: float) -> list[str]:
-    """How batches are drawn; and what is known where that is not Poisson sampling."""
-    drawn = "Poisson sampling" if name == "poisson" else f"{name} (epsilon assumes Poisson sampling: no guarantee here)"
-    lines = [f"sampler: {drawn}, rate {rate:.4g}, {steps} gradients, noise multiplier {sigma:g}"]
-    return lines if name == "poisson" or not rate else [*lines, _shuffling(sigma, rate, steps, delta)]
+def _known(history, own: dict, assumed: dict) -> dict:
+    """The settings of a statement: from the history if there is one, and what was given instead of its assumptions.
+
+    Raises:
+        ValueError: naming what was given together with a history that knows it.
+    """
+    known = {"delta": None, "accountant": "moments", "neighbors": "add_remove"}
+    if history is None:
+        known |= own | {"sampler": "poisson" if own["sampler"] is None else own["sampler"]}
+    elif given := [name for name, value in own.items() if value is not None]:
+        raise ValueError(f"{', '.join(given)} cannot be given together with history, which says what it was")
+    else:
+        known |= _from_history(history)
+    return known | {name: value for name, value in assumed.items() if value is not None}
 
 
-def _shuffling(sigma: float, rate: float, steps: int, delta: float) -> str:
+def _epsilon(known: dict) -> float:
+    """Epsilon of everything in a statement: the gradients of the training, and the earlier ones."""
+    assumed = {name: known[name] for name in ("delta", "accountant", "neighbors")}
+    if not known.get("earlier"):
+        return epsilon(**{name: known[name] for name in ("noise_multiplier", "sample_rate", "steps")}, **assumed)
+    return composed_epsilon([_part(release) for release in _releases(known)], **assumed)
+
+
+def _releases(known: dict) -> list[dict]:
+    """The training that ``known`` describes, and the earlier ones."""
+    return [known, *known.get("earlier", [])]
+
+
+def _part(release: dict) -> tuple[float, float, int]:
+    """What an accountant must know of a release."""
+    return release["noise_multiplier"], release["sample_rate"], release["steps"]
+
+
+def _not_counted(known: dict) -> str:
+    """What an epsilon leaves out because nothing is known of it."""
+    count = known.get("not_counted", 0)
+    return f"; NOT counted: {count} gradients outside of train" if count else ""
+
+
+def _drawing(known: dict) -> list[str]:
+    """How batches are drawn, release by release; and what is known where that is not Poisson sampling."""
+    lines, releases = [], _releases(known)
+    for place, release in enumerate(releases):
+        name, (sigma, rate, steps) = _sampler_name(release["sampler"]), _part(release)
+        drawn = "Poisson sampling"
+        if name != "poisson":
+            drawn = f"{name} (epsilon assumes Poisson sampling: no guarantee here)"
+        title = "earlier, included" if place else "sampler"
+        lines.append(f"{title}: {drawn}, rate {rate:.4g}, {steps} gradients, noise multiplier {sigma:g}")
+    shuffled = all(_sampler_name(r["sampler"]) != "poisson" and r["sample_rate"] for r in releases)
+    return [*lines, _shuffling(releases, known["delta"])] if shuffled else lines
+
+
+def _shuffling(releases: list[dict], delta: float) -> str:
     """What is known of shuffled batches: a lower bound for one epoch, an upper bound for all (partial ones count)."""
-    batches = math.ceil(1 / rate - 1e-6)
-    epochs = math.ceil(steps / batches)
-    low, high = shuffled_lower_bound(sigma, batches, delta), shuffled_upper_bound(sigma, epochs, delta)
+    sigma, rate, steps = _part(releases[0])
+    batches, epochs = math.ceil(1 / rate - 1e-6), 0
+    for release in releases:
+        epochs += math.ceil(release["steps"] / math.ceil(1 / release["sample_rate"] - 1e-6))
+    low = shuffled_lower_bound(sigma, batches, delta)
+    high = shuffled_upper_bound(min(r["noise_multiplier"] for r in releases), epochs, delta)
     least = f"one epoch alone has an epsilon of at least {round_down(low)}, " if steps >= batches else ""
     return f"shuffling: {least}all of it one of at most {round_up(high)} (a removed record's place stays empty)"
 
@@ -171,4 +214,8 @@ def _from_history(history) -> dict:
     privacy, rows = getattr(history, "privacy", None), getattr(history, "rows", None)
     if not privacy or privacy.get("noise_multiplier") is None or not rows:
         raise ValueError("history must be that of a private training with at least one evaluation")
+    if isinstance(rows[-1]["steps"], list):
+        raise ValueError(
+            "history is of a federation, with an epsilon for each client: see adadp.federated.client_statements"
+        )
     return {**privacy, "steps": int(rows[-1]["steps"])}

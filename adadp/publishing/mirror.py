@@ -1,15 +1,15 @@
 """The tree that Jupyter Book builds: a copy of the sources with executed notebooks in the committed ones' places."""
 
-import contextlib
-import fcntl
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from adadp.locks import locked
 from adadp.publishing import launch, provenance
 from adadp.publishing.execute import Page
 
@@ -17,16 +17,15 @@ COLAB, BINDER = "https://colab.research.google.com", "https://mybinder.org"
 PUBLISHED = "_published"  # what goes beside the pages as it is
 
 
-@contextlib.contextmanager
+@contextmanager
 def lock(build: Path, report: Callable[[str], None]) -> Iterator[None]:
     """One build at a time below ``build``: two would share the mirror, and execute the same notebooks twice."""
-    build.mkdir(parents=True, exist_ok=True)
-    with (build / "lock").open("w") as handle:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(build / "lock", wait=False))
         except BlockingIOError:
             report("  waiting for another build of this book to finish")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            stack.enter_context(locked(build / "lock", wait=True))
         yield
 
 

@@ -8,8 +8,8 @@ import torch
 
 from adadp import checkpoint
 from adadp.federated.client import num_steps
-from adadp.federated.keeping import locked
 from adadp.federated.local import LocalTraining
+from adadp.locks import locked
 
 
 def spend(path: str | Path, training: LocalTraining, examples: int, *, delta: float) -> float:

@@ -1,0 +1,229 @@
+"""What a private gradient has released before is counted: in a further training, after an interruption, in words."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from test_training import Stop, blobs, linear, private, run, stop_after
+
+from adadp.history import History
+from adadp.privacy.accounting import composed_epsilon, epsilon, privacy_statement
+from adadp.privacy.ledger import Ledger
+from adadp.privacy.sampling import PoissonSampling, ShuffledPartition, padded
+
+KNOWN = {"noise_multiplier": 1.0, "sample_rate": 0.1, "delta": 1e-5}
+
+
+def batch(gradient, size=5):
+    """One gradient outside of ``train``."""
+    data = blobs()
+    return gradient.backward(data.x_train[:size], data.y_train[:size])
+
+
+# --- counting ----------------------------------------------------------------------------------------------------
+
+
+def test_every_release_counts_once():
+    data, gradient = blobs(), private(linear(), max_physical_batch_size=2)
+    assert gradient.steps == 0
+    batch(gradient)
+    batch(gradient, 0)
+    indices, mask = next(padded([torch.tensor([4, 7])], size=3))
+    gradient.backward(data.x_train[indices], data.y_train[indices], mask=mask)
+    assert gradient.steps == 3 and type(gradient.steps) is int
+    with pytest.raises(ValueError, match="y holds"):
+        gradient.backward(data.x_train[:3], data.y_train[:2])
+    assert gradient.steps == 3
+    with pytest.raises(AttributeError):
+        gradient.steps = 0
+
+
+# --- trainings one after another ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accountant", ["moments", "rdp", "pld"])
+def test_a_further_training_includes_the_earlier_one(accountant):
+    model = linear()
+    gradient = private(model)
+    first = run(model, gradient=gradient, accountant=accountant)
+    second = run(model, gradient=gradient, accountant=accountant)
+    assert first.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=20, accountant=accountant)
+    assert [r["epsilon"] for r in second.rows] == [epsilon(**KNOWN, steps=n, accountant=accountant) for n in (30, 40)]
+    assert gradient.steps == 40 and "earlier" not in first.privacy
+    earlier = {"sampler": "poisson", "sample_rate": 0.1, "noise_multiplier": 1.0, "steps": 20}
+    assert second.privacy["earlier"] == [earlier] and History.from_json(second.to_json()) == second
+
+
+@pytest.mark.filterwarnings("ignore:expected_batch_size")
+def test_trainings_at_unlike_rates_are_composed():
+    model = linear()
+    gradient = private(model)
+    run(model, gradient=gradient, sampling=PoissonSampling(0.5, 4))
+    history = run(model, gradient=gradient)
+    value = history.rows[-1]["epsilon"]
+    assert value == composed_epsilon([(1.0, 0.5, 4), (1.0, 0.1, 20)], delta=1e-5)
+    assert value > max(epsilon(**KNOWN, steps=24), epsilon(**KNOWN | {"sample_rate": 0.5}, steps=4))
+    text = privacy_statement(history)
+    assert f"epsilon = {math.ceil(value * 100) / 100:g} " in text
+    assert "rate 0.1, 20 gradients" in text and "earlier, included: Poisson sampling, rate 0.5, 4 gradients" in text
+
+
+def test_an_earlier_shuffled_training_leaves_no_guarantee():
+    model = linear()
+    gradient = private(model)
+    with pytest.warns(UserWarning, match="no guarantee"):
+        run(model, gradient=gradient, sampling=ShuffledPartition(10, 1))
+    history = run(model, gradient=gradient)
+    assert not history.privacy["matches"]
+    assert "no guarantee" in privacy_statement(history) and "shuffled" in privacy_statement(history, short=True)
+
+
+def test_what_was_released_outside_is_named():
+    model = linear()
+    gradient = private(model)
+    for _ in range(3):
+        batch(gradient)
+    with pytest.warns(UserWarning, match="3 gradients outside of train.*NOT counted") as caught:
+        history = run(model, gradient=gradient)
+    assert caught[0].filename.endswith("test_training.py"), "where train is called"
+    assert len(caught) == 1 and history.privacy["not_counted"] == 3
+    assert "NOT counted: 3 gradients" in privacy_statement(history)
+    assert "NOT counted: 3 gradients" in privacy_statement(history, short=True)
+
+
+def test_a_callback_that_releases_is_noticed():
+    model = linear()
+    gradient = private(model)
+    with pytest.warns(UserWarning, match="1 gradients outside of train"):
+        history = run(model, gradient=gradient, callbacks=[lambda epoch, **_: epoch == 1 and batch(gradient)])
+    assert history.privacy["not_counted"] == 1 and history.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=20)
+
+
+# --- interruptions -----------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_training_was_released_all_the_same():
+    model = linear()
+    gradient = private(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    count, step = itertools.count(1), optimizer.step
+
+    def interrupted():
+        if next(count) == 13:
+            raise KeyboardInterrupt
+        step()
+
+    optimizer.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        run(model, optimizer, gradient=gradient)
+    assert gradient.steps == 13
+    history = run(model, gradient=gradient)
+    assert "not_counted" not in history.privacy
+    assert history.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=33)
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_resumed_training_counts_once(tmp_path, fresh):
+    """Whether the gradient is that of a new process, or the very object that was interrupted."""
+    path = tmp_path / "c.pt"
+
+    def gradients():
+        model = linear()
+        gradient = private(model)
+        run(model, gradient=gradient)
+        return model, gradient
+
+    def second(model, gradient, **more):
+        generator = torch.Generator().manual_seed(8)
+        return run(model, gradient=gradient, sampling=PoissonSampling(0.1, 50), generator=generator, **more)
+
+    whole = second(*gradients())
+    model, gradient = gradients()
+    with pytest.raises(Stop):
+        second(model, gradient, callbacks=[stop_after(4)], checkpoint=path)
+    assert gradient.steps == 60
+    if fresh:
+        model = linear()
+        gradient = private(model)
+    history = second(model, gradient, checkpoint=path)
+    assert history == whole and gradient.steps == 70
+    assert [r["steps"] for r in gradient.ledger.releases] == [20, 50]
+    assert run(model, gradient=gradient).rows[-1]["epsilon"] == epsilon(**KNOWN, steps=90)
+
+
+def test_what_was_released_outside_is_remembered_by_a_checkpoint(tmp_path):
+    """Before the training, and by a callback in it."""
+    path, model = tmp_path / "c.pt", linear()
+    gradient = private(model)
+    batch(gradient)
+    calls = [lambda epoch, **_: epoch == 1 and batch(gradient), stop_after(3)]
+    with pytest.warns(UserWarning, match="outside of train"), pytest.raises(Stop):
+        run(model, gradient=gradient, sampling=PoissonSampling(0.1, 50), callbacks=calls, checkpoint=path)
+    model = linear()
+    with pytest.warns(UserWarning, match="2 gradients outside of train"):
+        history = run(
+            model, gradient=private(model), sampling=PoissonSampling(0.1, 50), callbacks=calls[:0], checkpoint=path
+        )
+    assert history.privacy["not_counted"] == 2 and history.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=50)
+
+
+def test_a_ledger_takes_over_only_what_it_does_not_hold():
+    stored = {"run": "b", "steps": 12, "releases": [{"run": "a", "steps": 10}]}  # two of them outside of train
+    for ledger, steps, releases in [
+        (Ledger(), 17, [10]),
+        (Ledger(12 + 9, [{"run": "a", "steps": 10}, {"run": "b", "steps": 9}]), 17, [10]),
+        (Ledger(3, [{"run": "c", "steps": 3}]), 20, [3, 10]),
+    ]:
+        ledger.take_up(stored, step=5)
+        assert ledger.steps == steps and [r["steps"] for r in ledger.releases] == releases
+
+
+# --- old gradients, and parameters that are not the model's -----------------------------------------------------
+
+
+def test_no_old_gradient_reaches_the_optimizer():
+    """A layer that was frozen after a plain backward pass stays where it is."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 3))
+    model(blobs().x_train).square().sum().backward()
+    model[0].requires_grad_(False)
+    before = model[0].weight.detach().clone()
+    run(model, gradient=private(model))
+    assert torch.equal(model[0].weight, before)
+
+
+def test_parameters_of_something_else_are_refused():
+    model, other = linear(), linear(1)
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    with pytest.raises(ValueError, match="not the model's"):
+        run(model, optimizer, gradient=private(model))
+    assert run(model, optimizer).rows, "a loss may have parameters of its own where nothing is private"
+
+
+# --- composition of unlike parts ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("accountant", "neighbors"), [("moments", "add_remove"), ("rdp", "add_remove"), ("pld", "add_remove"),
+                                  ("pld", "replace_one")],
+)  # fmt: skip
+def test_composition_of_unlike_parts(accountant, neighbors):
+    """Parts that differ by next to nothing give the epsilon of equal ones; a part more costs more, in any order."""
+    known = {"delta": 1e-5, "accountant": accountant, "neighbors": neighbors}
+    equal = epsilon(noise_multiplier=1.0, sample_rate=0.05, steps=300, **known)
+    parts = [(1.0, 0.05, 200), (1.0, 0.05 + 1e-9, 100)]
+    assert composed_epsilon(parts, **known) == pytest.approx(equal, rel=0.01)
+    more = composed_epsilon([*parts, (3.0, 1.0, 2)], **known)
+    assert more > 1.05 * equal
+    assert composed_epsilon([(3.0, 1.0, 2), *parts], **known) == pytest.approx(more, rel=1e-3)
+    top = epsilon(noise_multiplier=1.0, sample_rate=0.1, steps=300, **known)
+    assert composed_epsilon([(1.0, 0.1, 200), (1.0, 0.05, 100)], **known) < top
+    assert composed_epsilon([], **known) == composed_epsilon([(1.0, 0.0, 5), (1.0, 0.1, 0)], **known) == 0
+    assert composed_epsilon([(1.0, 0.1, 5), (0.0, 0.1, 1)], **known) == math.inf
+
+
+def test_composition_of_gaussians_without_sampling_is_exact():
+    """1/sigma^2 adds up: two of sigma 2 and two of sqrt(2) are one of sqrt(2/3)."""
+    value = composed_epsilon([(2.0, 1.0, 2), (math.sqrt(2), 1.0, 2)], delta=1e-5, accountant="pld")
+    one = epsilon(noise_multiplier=math.sqrt(2 / 3), sample_rate=1.0, steps=1, delta=1e-5, accountant="pld")
+    assert one <= value < 1.01 * one
