@@ -1,8 +1,8 @@
 """``adadp`` with faster noise: ``python tools/long_runs.py run dp-adam-cifar --tier 1``.
 
 A third to nearly a half of a private step on a processor goes into normal numbers, most of that into random bits.
-``normal.cpp`` makes the same numbers three to four times as fast; it is compiled once, and before every use it must give
-the very bits that torch gives, or nothing runs. It needs g++ and a processor with AVX2, and works within one process:
+``normal.cpp`` makes the same numbers three to four times as fast; it is compiled once, and before every use it must
+give the very bits of torch, or nothing runs. It needs g++ and a processor with AVX2, and works within one process:
 start it once a core, not with ``--jobs``.
 """
 
