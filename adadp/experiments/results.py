@@ -1,8 +1,8 @@
 """Stored results: one JSON file a run, written whole or not at all; reading and aggregating.
 
 A file is ``<experiment>/<slug>-<id>.json`` below the stored folder. Its rows are columns of equal length (one entry an
-evaluation), numbers have six significant digits, and what is not finite is null. A run belongs to every experiment
-whose cells name its id; the folder only says which one ran it first.
+evaluation, see :mod:`adadp.experiments.columns`), numbers have six significant digits, and what is not finite is null.
+A run belongs to every experiment whose cells name its id; the folder only says which one ran it first.
 """
 
 import json
@@ -14,12 +14,14 @@ from pathlib import Path
 
 from adadp.checkpoint import write_atomic
 from adadp.experiments import grids
+from adadp.experiments.columns import packed, unpacked
 from adadp.experiments.configs import from_dict
 from adadp.experiments.plan import STORED
 from adadp.folders import cache_folder
 from adadp.readers import reason
 
 FEWER = {"test_loss": 4, "error": 4, "discarded": 6}  # significant digits of columns that no claim rests on
+WITHIN = 4  # of learning rates within rounds, which claims compare in tenths
 FILE = re.compile(r".+-([0-9a-f]{12})\.json")
 PACKAGED = Path(__file__).with_name("stored")
 
@@ -55,7 +57,8 @@ def compact(value, digits: int = 6):
 def save(record: dict, experiment: str, folder: Path) -> Path:
     """Write a record in one step; a process killed here leaves the old state or the new one, nothing between."""
     config = from_dict(record["config"])
-    rest = {key: compact(value) for key, value in record.items() if key != "config"}
+    rest = {k: compact(v, WITHIN if k == "within_rounds" else 6) for k, v in record.items() if k != "config"}
+    rest["rows"] = {name: packed(column) for name, column in rest["rows"].items()}
     path = Path(folder) / experiment / f"{config.slug}-{config.id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps({"id": config.id, "config": config.to_dict(), **rest}, separators=(",", ":")) + "\n")
@@ -89,7 +92,7 @@ def read(path: Path) -> dict:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
         actual = from_dict(record["config"]).id
-        _check_rows(record["rows"])
+        record["rows"] = _rows(record["rows"])
     except OSError as error:
         raise RuntimeError(f"{path} cannot be read ({reason(error)}); make it readable, or remove it") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
@@ -100,12 +103,14 @@ def read(path: Path) -> dict:
     return record | {"experiment": path.parent.name}
 
 
-def _check_rows(rows: dict) -> None:
-    """Refuse rows that are not columns of one length; what follows relies on it."""
-    if not isinstance(rows, dict) or not all(isinstance(column, list) for column in rows.values()):
+def _rows(stored: dict) -> dict:
+    """Rows as lists of one length; what follows relies on it."""
+    if not isinstance(stored, dict):
         raise ValueError("rows are not columns")
+    rows = {name: unpacked(column) for name, column in stored.items()}
     if len({len(column) for column in rows.values()}) != 1 or not min(map(len, rows.values())):
         raise ValueError("the columns of its rows are empty or differ in length")
+    return rows
 
 
 def curves(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
