@@ -105,6 +105,7 @@ def discarding(grid: Grid) -> list[Cell]:
     return cells
 
 
+OPEN = ("lr reset each round", "sum of losses")  # what the paper leaves open: decided by these, so they come earlier
 ABLATIONS = {
     "plain error": dict(relative_error=False),
     "half steps": dict(advance="half_steps"),
@@ -118,7 +119,7 @@ ABLATIONS = {
 def ablations(grid: Grid) -> list[Cell]:
     """One thing changed at a time, fully pathological and at 33 %, one seed."""
     return [
-        Cell(role, federated(random_fraction=p, seed=1, **change), 3)
+        Cell(role, federated(random_fraction=p, seed=1, **change), 2 if role in OPEN else 3)
         for p in RANDOM[:2]
         for role, change in {"adadp": {}, **ABLATIONS}.items()
     ]

@@ -73,19 +73,22 @@ def dp_adam(grid: Grid, data: str) -> list[Cell]:
 
 
 def dp_sgd(grid: Grid, data: str) -> list[Cell]:
-    """ADADP against SGD tuned at sigma 2: as it is, rescaled by 1/sigma, and at the predicted lr without tuning."""
+    """ADADP against SGD tuned at sigma 2: as it is (and its second best), rescaled by 1/sigma, and at the predicted lr
+    without tuning, for the tol of each ADADP variant."""
     search, ranking = sgd_search(grid, data)
     cells = adadp_curves(grid, data) + search
+    tols = {"tol 1": 1.0, "tol 0.316": ROOT_TENTH}
+    if chosen := recommended(grid):
+        tols["recommended tol"] = chosen["tol"]
     for sigma in SIGMAS:
-        for role, lr in [("sgd tuned at 2", r) for r in ranking[:1]] + [
-            ("sgd rescaled", r * 2 / sigma) for r in ranking[:1]
-        ]:
+        tuned = [("sgd tuned at 2", r) for r in ranking[:1]] + [("sgd rescaled", r * 2 / sigma) for r in ranking[:1]]
+        tuned += [("sgd second", r) for r in ranking[1:2] if sigma == 2]
+        for role, lr in tuned:
             lr = float(f"{lr:.6g}")
             cells += grid.drawn(role, private(data, method="sgd", lr=lr, noise_multiplier=sigma), peeking=True)
-        for tol, role in ((1.0, "predicted lr, tol 1"), (ROOT_TENTH, "predicted lr, tol 0.316")):
-            cells += grid.drawn(
-                role, private(data, method="sgd", lr=constant_lr(data, tol, sigma), noise_multiplier=sigma)
-            )
+        for name, tol in tols.items():
+            config = private(data, method="sgd", lr=constant_lr(data, tol, sigma), noise_multiplier=sigma)
+            cells += grid.drawn(f"predicted lr, {name}", config)
     return cells
 
 
