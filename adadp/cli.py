@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
 def _add_book(commands) -> argparse.ArgumentParser:
     p = add(commands, "book", actions.book, "execute the notebooks and build the book from them",
              "adadp book                    the whole book in minutes, on bundled data",
-             "adadp book --profile paper    every chapter at the paper's size (hours; use a GPU)",
+             "adadp book --profile paper    longer, with one full-size run a chapter (hours; use a GPU)",
              "adadp book --strict           a warning is an error, as in tests")  # fmt: skip
     choice(p, "--profile", ("quick", "paper"), "quick", "quick: seconds a chapter; paper: full size")
     p.add_argument("--seed", type=int, default=0, help="seed of every notebook (default: 0)")

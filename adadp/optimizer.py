@@ -61,8 +61,8 @@ class ADADP(Optimizer):
         lr: initial learning rate, > 0. A float becomes a 0-dim tensor where parameters are not on a CPU. A tensor is
             copied, and makes ``step`` run without reading a value on a CPU too (for ``torch.compile``). What is in
             ``param_groups`` counts; set it there between iterations only.
-        tol: wanted err of an iteration, > 0. 1.0, the paper's, presumes private noise; without noise take 0.1, or
-            ``VARIANTS``. It belongs to a horizon, by sqrt(T) tol / sqrt(d): ``suggested_tol``, chapter *Choosing tol*.
+        tol: wanted err of an iteration, > 0. 1.0, the paper's, presumes private noise; without noise take 0.1, or one
+            of ``VARIANTS`` but for ``as_printed``. It belongs to a horizon: ``suggested_tol``, chapter *Choosing tol*.
         alpha_min: smallest factor of the learning rate in one iteration, in (0, 1].
         alpha_max: largest factor, >= 1.
         exponent: p above, > 0: 1.0 is the paper's tol/err, 0.5 its published code's square root.

@@ -183,6 +183,23 @@ def test_our_own_variant_stands_beside_the_paper_s():
     assert single.beside == ""
 
 
+def test_a_card_names_the_data_and_the_commit_of_its_rule(good, monkeypatch):
+    monkeypatch.setattr(draw, "rule_commit", lambda claim: 40 * "a")
+    (one,) = [r for r in report.reports(good) if r.verdict.claim.id == "competitive-mnist"]
+    facts = dict(draw._facts(one))
+    assert facts["Rule written in"] == f"commit {40 * 'a'}"
+    assert facts["Data"] == next(r["data"] for c in one.curves for r in c["records"])
+    assert "commit" in draw.in_words(one) and facts["Data"] in draw.in_words(one)
+    monkeypatch.setattr(draw, "rule_commit", lambda claim: None)
+    assert "Rule written in" not in dict(draw._facts(one))
+
+
+def test_a_rule_that_names_its_tol_does_not_get_the_variant_s():
+    found = {r.verdict.claim.id: draw.in_words(r) for r in draw.stored_reports(ids=["no-noise", "eta0"])}
+    assert "reference code (tol 0.316)" in found["eta0"]
+    assert "reference code" in found["no-noise"] and "tol 0.316" not in found["no-noise"]
+
+
 def test_git_finds_the_commit_of_every_rule():
     """In a checkout with its history; each rule's words stand in the source, so that git can find them."""
     folder = results.PACKAGED.parent

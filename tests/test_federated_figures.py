@@ -1,5 +1,7 @@
 """Figures of stored federated runs: they draw what is there, name what is missing, and change when results change."""
 
+import re
+
 import pytest
 from matplotlib.figure import Figure
 
@@ -138,7 +140,8 @@ def test_sizes_are_compared_by_order(full, tmp_path):
     said = federated_runs.sizes(0, folder=tmp_path)
     assert worse and "ADADP, SGD 0.0316" in said and "against SGD" in said
     best = max(float(line.split()[-2]) for line in said.splitlines() if line.startswith("SGD"))
-    assert said.endswith(f"{-best:+.1f} points at full-data"), "of ADADP at 0 %"
+    assert f"{-best:+.1f} points at full-data\n" in said, "of ADADP at 0 %"
+    assert said.endswith("one seed each\ndata: CIFAR-10 (JPEG copy)")
 
 
 def test_a_case_is_drawn_over_its_stored_band(full, tmp_path):
@@ -156,3 +159,10 @@ def test_a_case_is_drawn_over_its_stored_band(full, tmp_path):
 def test_wrong_cases_are_refused(change, message):
     with pytest.raises(ValueError, match=message):
         federated_case(**{"method": "adadp", "percent": 0} | change)
+
+
+def test_what_the_paper_leaves_open_is_told_in_numbers(full, tmp_path):
+    said = federated_runs.switches(0, folder=full)
+    assert said.startswith("0 % random, one seed: lr kept, mean of losses ")
+    assert all(re.search(rf"{name} \d+\.\d %", said) for name in ("lr reset each round", "sum of losses"))
+    assert "not stored yet" in federated_runs.switches(0, folder=tmp_path)

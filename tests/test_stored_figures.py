@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from adadp.experiments import grids, results
 from adadp.experiments.cases import case
-from adadp.figures import ablations, claims, plots, points, stored
+from adadp.figures import ablations, claims, plots, points, stored, style
 from adadp.figures.show import to_html
 from adadp.figures.widgets import Explorer
 
@@ -106,9 +106,47 @@ def test_a_jpeg_copy_is_called_that_in_every_figure_and_table(full):
 def test_all_curves_of_a_comparison_are_there(full, against):
     compared = stored.comparison("mnist", against, folder=full)
     assert list(compared.runs) == [2, 4, 6, 8]
-    assert all(list(methods) == list(stored.ROLES[against].values()) for methods in compared.runs.values())
+    every = list(stored.ROLES[against].values())
+    later = [name for name in every if name != "sgd_second"]  # tuned at σ = 2 only
+    assert [list(methods) for methods in compared.runs.values()] == [every, later, later, later]
     assert all(len(seeds) == 3 for methods in compared.runs.values() for seeds in methods.values())
     assert "all of the" in compared.missing and "adadp run" not in compared.missing
+
+
+def test_what_was_chosen_by_test_accuracy_is_marked_and_has_its_learning_rate(full):
+    for against, name in (("adam", "Adam"), ("sgd", "SGD")):
+        compared = stored.comparison("mnist", against, folder=full)
+        said = f"The learning rate of {name} was chosen by test accuracy, on another seed."
+        assert said in stored.in_words(compared) and said in plots.caption(stored.accuracy_by_sigma(compared))
+        assert said in stored.accuracy_explorer(compared).html
+    rates = {r["config"]["lr"] for r in compared.runs[4]["sgd_rescaled"]}
+    assert stored.labels(compared.runs[4])["sgd_rescaled"].endswith(f"lr {style.number(rates.pop())}") and not rates
+    assert stored.labels(compared.runs[4])["as_printed"] == "ADADP (as printed)"
+    assert not stored.peeking(stored.Comparison("x", {2: {"as_printed": compared.runs[2]["as_printed"]}}, ""))
+
+
+def test_a_figure_draws_no_curve_twice(full):
+    runs = stored.comparison("mnist", "sgd", folder=full).runs
+    assert "sgd_second" in stored.drawn(runs[2]) and "sgd_rescaled" not in stored.drawn(runs[2])  # it is the tuned one
+    assert "sgd_rescaled" in stored.drawn(runs[4])
+    assert all("predicted" not in stored.drawn(methods) for methods in runs.values())
+    before = {name: records for name, records in runs[4].items() if name != "predicted_recommended"}
+    assert "predicted" in stored.drawn(before)
+    for methods in runs.values():
+        looks = [(m["color"], str(m["linestyle"]), m["marker"]) for m in map(style.METHODS.get, stored.drawn(methods))]
+        assert len(set(looks)) == len(looks)
+
+
+def test_sgd_in_a_control_is_called_best_only_where_it_was_tuned(full):
+    said = plots.caption(ablations.one_change("decay-control", folder=full))
+    assert "SGD, best, σ = 2" in said and "SGD, lr from σ = 2, σ = 8" in said and "SGD, best, σ = 8" not in said
+    assert "chosen by test accuracy" in said
+    assert "chosen by test accuracy" not in plots.caption(ablations.one_change("scaled-error", folder=full))
+
+
+def test_points_of_one_seed_say_so(full):
+    assert "One seed a point." in plots.caption(ablations.by_tol(folder=full))
+    assert "One seed a point." in plots.caption(ablations.first_lr(folder=full))
 
 
 def test_few_runs_are_drawn_and_the_others_named(few):

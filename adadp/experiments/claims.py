@@ -202,7 +202,7 @@ CLAIMS: list[Claim] = [
           note="the grid's runs have 20 epochs"),
     Claim("small-d", "When sqrt(d) is far below |B|, a smaller tol is needed.", _TOL,
           "logistic regression, |B| 4000: best tol at most 0.3 and tol 1.0 loses at least 1.0 point, σ 2 and 8",
-          _small_d),
+          _small_d, note="one seed"),
     Claim("same-time", "An epoch takes as long as one of SGD or Adam.", "Experiments",
           "at most 1.10 times, median of seven turns on one device, both networks", _same_time),
     Claim("same-cost", "An epoch costs as much privacy as one of SGD or Adam.", "Experiments",

@@ -1,7 +1,8 @@
 """The paper's federated experiments: every grid, seeds and tiers in one place.
 
 Configs are written at the paper's size (10000 images a client, 200 rounds); the profiles ``full-data`` and ``laptop``
-make them smaller. Tier 1 is what the claims need, tier 2 the other figures, tier 3 ablations.
+make them smaller. Tier 1 is what the claims need, tier 2 the other figures, tier 3 the other
+ablations.
 """
 
 from collections.abc import Callable

@@ -22,7 +22,7 @@ def named(size: str, *, method: str = "adadp", percent: float = 33, lr: float | 
 
 
 def quick() -> Task:
-    """Five clients of 400 bundled images, the fully connected network: seconds a round."""
+    """Five clients of 200 bundled images, the fully connected network: seconds a round."""
     return named("quick")
 
 

@@ -26,7 +26,7 @@ class ClientReport:
         steps: gradients taken.
         lr: learning rate at the end (of the first parameter group).
         error: last step-doubling error; None for optimizers that have none.
-        accepted, discarded: iterations kept and thrown away; 0 for optimizers that do not discard.
+        accepted, discarded: iterations kept and thrown away; 0 for optimizers that do not count them.
         lrs: learning rate after each gradient of the round, thinned to at most ``trace`` values.
         epsilon: what a private client on a machine of its own has spent by its own ledger; else None.
     """

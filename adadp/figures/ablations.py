@@ -42,6 +42,14 @@ def _finish(fig: Figure, caption: str, curves: Sequence[dict]) -> Figure:
     return fig
 
 
+def _seeds(curves: Sequence[dict]) -> str:
+    """How many seeds a point has, in words."""
+    counts = sorted({len(c["records"]) for c in curves})
+    if counts == [1]:
+        return "One seed a point."
+    return f"{' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds a point."
+
+
 def _ends(curve: dict) -> list[float]:
     """Final accuracies (0..1), one a seed."""
     return [r["rows"]["test_accuracy"][-1] for r in curve["records"]]
@@ -100,7 +108,7 @@ def first_lr(*, folder=None):
             ranges.append(f"{SHORT[role]} {max(means) - min(means):.1f} points at σ = {sigma:g}")
     words = f"Accuracies over the whole range lie within: {', '.join(ranges)}."
     plots.describe(fig, f"Test accuracy after ten epochs against the first learning rate. {words}")
-    return _finish(fig, f"{words} {said}", curves)
+    return _finish(fig, f"{words} {_seeds(curves)} {said}", curves)
 
 
 @matplotlib.rc_context(style.RC)
@@ -135,7 +143,7 @@ def by_tol(experiment: str = "small-d", *, folder=None):
     fig = by_value(points, xlabel="tol", log=True)
     best = {name: max(v, key=lambda tol: statistics.fmean(v[tol])) for name, v in points.items()}
     words = ", ".join(f"{tol:g} at {name}" for name, tol in best.items())
-    return _finish(fig, f"Best tol: {words}. {said}", curves)
+    return _finish(fig, f"Best tol: {words}. {_seeds(curves)} {said}", curves)
 
 
 def by_batch_size(*, folder=None):
@@ -229,14 +237,19 @@ def one_change(experiment: str, *, folder=None):
     gains = [(n, 100 * (statistics.fmean(a) - statistics.fmean(b))) for n, b, a in pairs]
     words = "; ".join(f"{name}: {round(gain, 1) + 0.0:+.1f}" for name, gain in gains)
     plots.describe(fig, f"Test accuracy before and after the change ({what}). Change in points: {words}.")
-    return _finish(fig, f"Changed: {what}. In points: {words}. {said}", curves)
+    peeked = (
+        "Learning rates of Adam and SGD were chosen by test accuracy. " if any(c["peeking"] for c in curves) else ""
+    )
+    return _finish(fig, f"Changed: {what}. In points: {words}. {peeked}{said}", curves)
 
 
 def _row_name(curve: dict) -> str:
     """Method and noise multiplier of a row."""
-    names = {"adam best": "Adam, best", "sgd best": "SGD, best", "plain error": "as printed"}
+    sigma = curve["config"]["noise_multiplier"]
+    sgd = "SGD, best" if sigma == 2 else "SGD, lr from σ = 2"  # it is tuned there only
+    names = {"adam best": "Adam, best", "sgd best": sgd, "plain error": "as printed"}
     role = names.get(curve["role"], curve["role"].split(",")[0].replace("_", " "))
-    return f"{role}, σ = {curve['config']['noise_multiplier']:g}"
+    return f"{role}, σ = {sigma:g}"
 
 
 def _counterparts(curve: dict, undone: Mapping) -> list[str]:

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from importlib import resources
 
 from adadp.experiments import results
+from adadp.experiments.claims import rule_commit
 from adadp.experiments.configs import from_dict
 from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE
 from adadp.experiments.report import Report, finals, reports, spread, tally
+from adadp.figures.stored import data_line
 
 STORED = "../adadp/experiments/stored"  # from a page of the book, and from a notebook in the repository
 SIGNS = {HOLDS: "✓", REFERENCE_ONLY: "≈", FAILS: "✗", UNTESTABLE: "–", INCOMPLETE: "…"}
@@ -19,6 +21,7 @@ VARIANTS = {
     "reference_code": "reference code (tol 0.316)",
     "reference_code_tol1": "reference code (tol 1)",
 }
+OWN_TOL = ("no-noise",)  # claims whose rule names a tol for every variant
 SECTIONS = {  # title of a section of the paper -> its number in the arXiv version
     "Adaptive DP algorithm": "4",
     "Choice of parameter tol": "4.2",
@@ -122,8 +125,11 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     where = f"Section {SECTIONS[claim.where]}, {claim.where}" if claim.where in SECTIONS else claim.where
     rule = f"{claim.criterion} ({claim.note})" if claim.note else claim.criterion
     facts = [("In the paper", where), ("Rule", rule)]
+    if commit := rule_commit(claim):
+        facts.append(("Rule written in", f"commit {commit}"))
     for variant in claim.variants:
         name = VARIANTS.get(variant, variant) if len(claim.variants) > 1 else ""
+        name = name.split(" (tol")[0] if claim.id in OWN_TOL else name
         if variant in numbers:
             facts.append((f"Ours, {name}" if name else "Ours", numbers[variant]))
         elif variant in report.so_far:
@@ -132,6 +138,8 @@ def _facts(report: Report) -> list[tuple[str, str]]:
             facts.append(("seed by seed", "; ".join(f"{seed}: {text}" for seed, text in seeds.items())))
     if report.beside:
         facts.append(("Recommended variant, not judged", report.beside))
+    if data := data_line([r for curve in report.curves for r in curve["records"] if "data" in r]):
+        facts.append(("Data", data))
     return facts
 
 

@@ -9,7 +9,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from adadp.experiments import results
-from adadp.experiments.federated import ABLATIONS
+from adadp.experiments.federated import ABLATIONS, OPEN
 from adadp.experiments.report import finals, spread
 from adadp.figures import federated, plots, style
 from adadp.figures.points import by_value
@@ -147,14 +147,27 @@ def ablations(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note
     return finish(fig, "One thing changed at a time; a line reaches from the lowest to the highest seed.", curves, said)
 
 
+def switches(percent: float, *, size: str = SIZE, folder=None) -> str:
+    """Final accuracy of ADADP with the choices that the paper leaves open, made in the other way; as plain text."""
+    curves, said = found("fed-ablations", size, folder, random_fraction=percent / 100)
+    values = {c["role"]: f"{statistics.fmean(finals(c)):.1f} %" for c in curves if c["role"] in ("adadp", *OPEN)}
+    if not values.keys() & set(OPEN):
+        return f"{percent:g} % random: not stored yet. {said}"
+    names = {"adadp": "lr kept, mean of losses", **dict(zip(OPEN, OPEN, strict=True))}
+    told = ", ".join(f"{name} {values[role]}" for role, name in names.items() if role in values)
+    return f"{percent:g} % random, one seed: {told}"
+
+
 def sizes(percent: float, *, folder=None) -> str:
     """Final accuracies of one seed of ADADP and of SGD's learning rates at every size that is stored, whether the sizes
     put the methods in the same order, and how far ADADP is from the best SGD at each; as plain text."""
     columns: dict[str, dict[str, float]] = {}
+    records = []
     for size in SIZES:
         curves, _ = found("fed-rounds", size, folder, random_fraction=percent / 100)
         for curve in curves:
             if curve["role"] != "sgd best":  # (its other seeds)
+                records.append(curve["records"][0])
                 name = "ADADP" if curve["role"] == "adadp" else f"SGD {style.number(curve['config']['lr'])}"
                 columns.setdefault(size, {})[name] = 100 * curve["records"][0]["rows"]["test_accuracy"][-1]
     shared = [n for n in columns.get(SIZE, {}) if all(n in column for column in columns.values())]
@@ -173,8 +186,8 @@ def sizes(percent: float, *, folder=None) -> str:
             size: column["ADADP"] - max(column[n] for n in shared if n != "ADADP") for size, column in columns.items()
         }
         told = ", ".join(f"{gap:+.1f} points at {size}" for size, gap in gaps.items())
-        lines.append(f"ADADP against the best of these SGDs: {told}")
-    return "\n".join(lines)
+        lines.append(f"ADADP against the best of these SGDs, chosen by test accuracy: {told}")
+    return "\n".join([*lines, "one seed each", f"data: {data_line(records)}"])
 
 
 def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Note:
@@ -204,8 +217,9 @@ def _label(curve: dict) -> str:
 def _tuned(curves: Sequence[dict]) -> str:
     """A sentence on learning rates that were chosen by looking at the test set."""
     names = dict.fromkeys(_label(c).split(" (lr")[0] for c in curves if c["peeking"])
-    seed = "the same seed" if any(c.get("searched") for c in curves) else "another seed"
-    return f"The learning rate of {' and '.join(names)} was chosen by test accuracy on {seed}." if names else ""
+    searched = any(c.get("searched") for c in curves)
+    how = "the same seed, from the laptop size's best and its two neighbours" if searched else "another seed"
+    return f"The learning rate of {' and '.join(names)} was chosen by test accuracy on {how}." if names else ""
 
 
 def finish(fig: Figure, caption: str, curves: Sequence[dict], said: str) -> Figure:

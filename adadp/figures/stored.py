@@ -34,11 +34,14 @@ ROLES = {  # what ADADP is compared with -> role of a stored curve -> method nam
         "recommended": "recommended",
         "as_printed": "as_printed",
         "sgd tuned at 2": "sgd_transferred",
+        "sgd second": "sgd_second",
         "sgd rescaled": "sgd_rescaled",
         "predicted lr, tol 1": "predicted_tol1",
         "predicted lr, tol 0.316": "predicted",
+        "predicted lr, recommended tol": "predicted_recommended",
     },
 }
+PEEKED = {"adam": "Adam", "adam_second": "Adam", "sgd_transferred": "SGD", "sgd_second": "SGD", "sgd_rescaled": "SGD"}
 
 
 @dataclass(frozen=True)
@@ -158,18 +161,42 @@ def gaps(compared: Comparison, baseline: str) -> dict[str, tuple[float, float]]:
     return {name: (min(values), max(values)) for name, values in sorted(found.items())}
 
 
+def peeking(compared: Comparison) -> str:
+    """A sentence on learning rates that were chosen by looking at the test set; empty where none was."""
+    names = dict.fromkeys(PEEKED[name] for methods in compared.runs.values() for name in methods if name in PEEKED)
+    return f"The learning rate of {' and '.join(names)} was chosen by test accuracy, on another seed." if names else ""
+
+
+def labels(methods: Mapping[str, Sequence[dict]]) -> dict[str, str]:
+    """Method name -> what a number is called: a baseline with its learning rate."""
+    found = {name: style.METHODS[name]["label"] for name in methods}
+    rates = {name: style.number(records[0]["config"]["lr"]) for name, records in methods.items()}
+    return {
+        name: f"{label}, lr {rates[name]}" if label[:4] in ("Adam", "SGD ") else label for name, label in found.items()
+    }
+
+
+def drawn(methods: Mapping[str, Sequence[dict]]) -> dict[str, Sequence[dict]]:
+    """The curves of a figure: without what is another curve, or takes its place until that is stored."""
+    hidden = {"predicted"} if "predicted_recommended" in methods else set()
+    first, again = (methods.get(name, ()) for name in ("sgd_transferred", "sgd_rescaled"))
+    if [r["id"] for r in first] == [r["id"] for r in again]:  # at the noise at which it was tuned
+        hidden.add("sgd_rescaled")
+    return {name: records for name, records in methods.items() if name not in hidden}
+
+
 def in_words(compared: Comparison) -> str:
     """A table in plain text: at each noise multiplier epsilon under both accountants, and every method's final accuracy
-    with its spread over seeds; then the data, and what is missing."""
+    with its spread over seeds; then how learning rates were chosen, the data, and what is missing."""
     lines = []
     for sigma, methods in compared.runs.items():
         last = next(iter(methods.values()))[0]["rows"]
         spent = ", ".join(f"{round_up(last[f'epsilon_{a.lower()}'][-1])} ({a})" for a in ACCOUNTANTS)
         lines.append(f"σ = {sigma:g}, ε = {spent}")
-        for name, records in methods.items():
-            label = style.METHODS[name]["label"]
-            lines.append(f"  {label}: {spread(finals({'records': records}))}")
-    return "\n".join([*lines, *([f"data: {compared.data}"] if compared.data else []), compared.missing])
+        called = labels(methods)
+        lines += [f"  {called[name]}: {spread(finals({'records': records}))}" for name, records in methods.items()]
+    data = f"data: {compared.data}" if compared.data else ""
+    return "\n".join(filter(None, [*lines, peeking(compared), data, compared.missing]))
 
 
 def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer | Figure | Note:
@@ -185,12 +212,14 @@ def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer 
 
     def draw(sigma: float, accountant: str) -> View:
         """The curves of one noise multiplier under one accountant."""
-        methods = compared.runs[sigma]
+        methods = drawn(compared.runs[sigma])
         runs = {name: [rows(r, accountant) for r in records] for name, records in methods.items()}
         fig = plots.accuracy_against_epsilon(runs, delta=delta, ax=style.figure(height=3.8).axes[0])
-        numbers = {style.METHODS[n]["label"]: spread(finals({"records": records})) for n, records in methods.items()}
+        called = labels(methods)
+        numbers = {called[name]: spread(finals({"records": records})) for name, records in methods.items()}
         _look_closer(fig, runs)
-        plots.caption(fig, f"Stored full-size runs. Line: mean over seeds; band: lowest to highest. {compared.missing}")
+        told = f"{peeking(compared)} {compared.missing}".strip()
+        plots.caption(fig, f"Stored full-size runs. Line: mean over seeds; band: lowest to highest. {told}")
         plots.statement(fig, f"ε for {assumptions()}; accountant as chosen")
         plots.provenance(fig, compared.data)
         spent = max(seeds[0][-1]["epsilon"] for seeds in runs.values())
@@ -200,8 +229,8 @@ def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer 
     if len(sigmas) < 2:
         return draw(sigmas[0], "moments").figure if sigmas else Note(compared.missing)
     title = "Stored full-size runs: accuracy against epsilon"
-    labels = {"sigma": "noise multiplier σ"}
-    return explorer(draw, {"sigma": sigmas, "accountant": ACCOUNTANTS}, labels=labels, title=title, between=False)
+    names = {"sigma": "noise multiplier σ"}
+    return explorer(draw, {"sigma": sigmas, "accountant": ACCOUNTANTS}, labels=names, title=title, between=False)
 
 
 def _look_closer(fig: Figure, runs: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> None:
@@ -216,11 +245,13 @@ def accuracy_by_sigma(compared: Comparison) -> Figure | Note:
     if not compared.runs:
         return Note(compared.missing)
     points: dict[str, dict[float, list[float]]] = {}
+    together = drawn({name: records for methods in compared.runs.values() for name, records in methods.items()})
     for sigma, methods in compared.runs.items():
-        for name, records in methods.items():
-            points.setdefault(name, {})[sigma] = [r["rows"]["test_accuracy"][-1] for r in records]
+        for name in methods.keys() & together.keys() - {"sgd_second"}:  # (stored at one noise multiplier only)
+            points.setdefault(name, {})[sigma] = [r["rows"]["test_accuracy"][-1] for r in methods[name]]
+    points = {name: points[name] for name in together if name in points}
     fig = by_value(points, xlabel="noise multiplier σ", ax=style.figure(height=3.8).axes[0])
-    plots.caption(fig, f"Stored full-size runs, after the last epoch. {compared.missing}")
+    plots.caption(fig, f"Stored full-size runs, after the last epoch. {peeking(compared)} {compared.missing}")
     plots.statement(fig, spent([r for m in compared.runs.values() for s in m.values() for r in s]))
     plots.provenance(fig, compared.data)
     return fig

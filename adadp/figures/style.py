@@ -47,8 +47,10 @@ METHODS = {
     "sgd": _method("SGD", "ink", 2),
     "sgd_transferred": _method("SGD (lr from σ = 2)", "orange", 1),
     "sgd_rescaled": _method("SGD (lr from σ = 2, times 2/σ)", "purple", 4),
-    "predicted": _method("SGD at predicted lr (tol 0.316)", "ink", 2),
-    "predicted_tol1": _method("SGD at predicted lr (tol 1)", "muted", 5),
+    "sgd_second": _method("SGD (second best at σ = 2)", "purple", 4),
+    "predicted": _method("SGD at half the predicted lr (tol 0.316)", "ink", 2),
+    "predicted_recommended": _method("SGD at half the predicted lr (recommended tol)", "ink", 2),
+    "predicted_tol1": _method("SGD at half the predicted lr (tol 1)", "muted", 5),
 }
 
 RC = {

@@ -24,9 +24,9 @@ def epsilon(
         sample_rate: q, probability of every example to be in a batch, in [0, 1] (0 gives 0).
         steps: gradients released, >= 0; an ADADP iteration is two. Not the T of the paper's tol analysis.
         delta: strictly between 0 and 1.
-        accountant: "moments" (the paper's; orders 1..32), "rdp" (tighter) or "pld" (tight, within 1 %). The default of
-            :func:`calibrate_noise_multiplier` is "pld": name one for both, or noise that was made for some epsilon is
-            given a larger one here.
+        accountant: "moments" (as in the paper; orders 1..32), "rdp" (tighter) or "pld" (tight, within 1 %). The default
+            of :func:`calibrate_noise_multiplier` is "pld": name one for both, or noise that was made for some epsilon
+            is given a larger one here.
         neighbors: "add_remove", or "replace_one" (the paper's own definition; "pld" only).
     Returns:
         An upper bound on epsilon.

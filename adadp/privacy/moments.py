@@ -101,8 +101,8 @@ class MomentsAccountant:
     below log(1/delta)/32 (0.360 at delta 1e-5), however large the noise; :meth:`warning` says so when that happens.
 
     Args:
-        orders: the integer lambdas >= 1; the paper, like Abadi et al., stops at 32. Order lambda is Renyi order
-            lambda + 1.
+        orders: the integer lambdas >= 1; Abadi et al. stop at 32 and so, presumably, does the paper, which names none.
+            Order lambda is Renyi order lambda + 1.
     Raises:
         ValueError: if an order is not a whole number >= 1, or none is given.
 

@@ -101,8 +101,8 @@ def privacy_statement(
         tuning_included: whether the releases counted in ``steps`` cover the choice of the hyper-parameters.
         short: one line, for a figure.
     Returns:
-        Text; epsilon is rounded up. Where the batches are not Poisson samples it says so, and adds the lower bound for
-        a shuffled epoch.
+        Text; epsilon is rounded up. Where the batches are not Poisson samples it says so; the long form adds what is
+        known of shuffled ones: a lower bound for one whole epoch, and an upper bound for all of them.
     Raises:
         ValueError: naming the argument.
 
