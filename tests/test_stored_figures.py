@@ -120,8 +120,11 @@ def test_what_was_chosen_by_test_accuracy_is_marked_and_has_its_learning_rate(fu
         assert said in stored.in_words(compared) and said in plots.caption(stored.accuracy_by_sigma(compared))
         assert said in stored.accuracy_explorer(compared).html
     rates = {r["config"]["lr"] for r in compared.runs[4]["sgd_rescaled"]}
-    assert stored.labels(compared.runs[4])["sgd_rescaled"].endswith(f"lr {style.number(rates.pop())}") and not rates
-    assert stored.labels(compared.runs[4])["as_printed"] == "ADADP (as printed)"
+    ends = stored.ends(compared.runs[4])
+    assert (
+        ends[style.METHODS["sgd_rescaled"]["label"]].endswith(f"seeds), lr {style.number(rates.pop())}") and not rates
+    )
+    assert ends["ADADP (as printed)"].endswith("seeds)")
     assert not stored.peeking(stored.Comparison("x", {2: {"as_printed": compared.runs[2]["as_printed"]}}, ""))
 
 

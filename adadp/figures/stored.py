@@ -167,13 +167,14 @@ def peeking(compared: Comparison) -> str:
     return f"The learning rate of {' and '.join(names)} was chosen by test accuracy, on another seed." if names else ""
 
 
-def labels(methods: Mapping[str, Sequence[dict]]) -> dict[str, str]:
-    """Method name -> what a number is called: a baseline with its learning rate."""
-    found = {name: style.METHODS[name]["label"] for name in methods}
-    rates = {name: style.number(records[0]["config"]["lr"]) for name, records in methods.items()}
-    return {
-        name: f"{label}, lr {rates[name]}" if label[:4] in ("Adam", "SGD ") else label for name, label in found.items()
-    }
+def ends(methods: Mapping[str, Sequence[dict]]) -> dict[str, str]:
+    """Label of each method -> final accuracy with its spread over seeds; of a baseline with its learning rate."""
+    found = {}
+    for name, records in methods.items():
+        label, rate = style.METHODS[name]["label"], style.number(records[0]["config"]["lr"])
+        number = spread(finals({"records": records}))
+        found[label] = number if label.startswith("ADADP") else f"{number}, lr {rate}"
+    return found
 
 
 def drawn(methods: Mapping[str, Sequence[dict]]) -> dict[str, Sequence[dict]]:
@@ -193,8 +194,7 @@ def in_words(compared: Comparison) -> str:
         last = next(iter(methods.values()))[0]["rows"]
         spent = ", ".join(f"{round_up(last[f'epsilon_{a.lower()}'][-1])} ({a})" for a in ACCOUNTANTS)
         lines.append(f"σ = {sigma:g}, ε = {spent}")
-        called = labels(methods)
-        lines += [f"  {called[name]}: {spread(finals({'records': records}))}" for name, records in methods.items()]
+        lines += [f"  {label}: {number}" for label, number in ends(methods).items()]
     data = f"data: {compared.data}" if compared.data else ""
     return "\n".join(filter(None, [*lines, peeking(compared), data, compared.missing]))
 
@@ -215,15 +215,15 @@ def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer 
         methods = drawn(compared.runs[sigma])
         runs = {name: [rows(r, accountant) for r in records] for name, records in methods.items()}
         fig = plots.accuracy_against_epsilon(runs, delta=delta, ax=style.figure(height=3.8).axes[0])
-        called = labels(methods)
-        numbers = {called[name]: spread(finals({"records": records})) for name, records in methods.items()}
         _look_closer(fig, runs)
         told = f"{peeking(compared)} {compared.missing}".strip()
         plots.caption(fig, f"Stored full-size runs. Line: mean over seeds; band: lowest to highest. {told}")
         plots.statement(fig, f"ε for {assumptions()}; accountant as chosen")
         plots.provenance(fig, compared.data)
         spent = max(seeds[0][-1]["epsilon"] for seeds in runs.values())
-        return View(fig, numbers, f"σ = {sigma:g}: accuracy up to ε = {round_up(spent)} ({accountant} accountant).")
+        return View(
+            fig, ends(methods), f"σ = {sigma:g}: accuracy up to ε = {round_up(spent)} ({accountant} accountant)."
+        )
 
     sigmas = list(compared.runs)
     if len(sigmas) < 2:
