@@ -211,6 +211,12 @@ def test_dataframe(three_seeds):
     assert tables.to_dataframe({}).empty
 
 
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    """The data on this machine."""
+    monkeypatch.setattr(execution, "provenance", lambda config: "MNIST")
+
+
 @pytest.mark.parametrize(
     "accuracy, data, device, ok",
     [
@@ -223,13 +229,17 @@ def test_dataframe(three_seeds):
 )
 def test_verify_compares_equal_data_only(three_seeds, monkeypatch, accuracy, data, device, ok):
     one = {i: r for i, r in three_seeds.items() if r["config"]["seed"] == 1}
-    monkeypatch.setattr(
-        execution,
-        "execute",
-        lambda config, device=None, _d=device: record(config, (0.5, accuracy), data=data, device=_d),
-    )
+    computed = []
+
+    def execute(config, device=None, _d=device):
+        computed.append(config)
+        return record(config, (0.5, accuracy), data=data, device=_d)
+
+    monkeypatch.setattr(execution, "execute", execute)
+    monkeypatch.setattr(execution, "provenance", lambda config: data)
     (row,) = verify(one, sample=5)
     assert row["ok"] is ok and row["id"] in one
+    assert bool(computed) == (data == "MNIST"), "what cannot be compared is not computed"
 
 
 @pytest.mark.parametrize("accuracy, device, ok", [(0.929, "cuda (y)", True), (0.931, "cuda (y)", False)])

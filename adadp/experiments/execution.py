@@ -24,7 +24,7 @@ import adadp.data
 from adadp import models
 from adadp.data import Dataset
 from adadp.evaluation import pick_device
-from adadp.experiments.configs import ADADP_FIELDS, PrivateRun, TimingRun
+from adadp.experiments.configs import ADADP_FIELDS, Config, PrivateRun, TimingRun
 from adadp.experiments.federated_execution import run_federated
 from adadp.optimizer import ADADP
 from adadp.privacy import PoissonSampling, PrivateGradient, ShuffledPartition, epsilon
@@ -95,6 +95,11 @@ def dataset(name: str, features: str | None, holdout: int) -> Dataset:
     provenance = f"{data.provenance}; {holdout} training examples held out"
     parts = (data.x_train[kept], data.y_train[kept], data.x_train[held], data.y_train[held])
     return Dataset(*parts, name=data.name, provenance=provenance)
+
+
+def provenance(config: Config) -> str:
+    """Where the data of a run would come from here; nothing is computed."""
+    return dataset(config.dataset, getattr(config, "features", None), getattr(config, "holdout", 0)).provenance
 
 
 def build_model(name: str, init: str, generator: torch.Generator) -> nn.Module:
