@@ -55,7 +55,8 @@ def test_colours_that_carry_text_have_enough_contrast(page):
 
 TOGETHER = {  # methods that one figure shows
     "with Adam": stored.ROLES["adam"].values(),
-    "with SGD": stored.ROLES["sgd"].values(),
+    "with SGD": [n for n in stored.ROLES["sgd"].values() if n not in ("sgd_second", "predicted")],
+    "with SGD at σ = 2": [n for n in stored.ROLES["sgd"].values() if n not in ("sgd_rescaled", "predicted")],
     "short runs": ("recommended", "as_printed", "adam", "adam_second", "sgd"),
     "federated": ("adadp", "adam", "adam_second", "sgd"),
 }
