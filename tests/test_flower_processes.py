@@ -43,7 +43,7 @@ def test_a_client_killed_in_a_round_is_missing_there_and_comes_back(place):
     place.start("client0", "join", "small:task", "--client", "0", "--superlink", address)
     killed = place.start("client1", "join", "small:task", "--client", "1", "--superlink", address)
     (place.folder / "hold").write_text("client 1")
-    command = ("run", "small:task", "--superlink", address, "--output", "out", "--timeout", "25")
+    command = ("run", "small:task", "--superlink", address, "--output", "out", "--timeout", "45")
     run = place.start("run", *command, "--rounds", "4")
     place.wait_for("client1", "round 1: training")
     time.sleep(6)  # until its process is in the middle of it
