@@ -1,9 +1,9 @@
 """``adadp`` with faster noise: ``python tools/long_runs.py run dp-adam-cifar --tier 1``.
 
-A third to nearly a half of a private step on a processor goes into normal numbers, most of that into random bits.
-``normal.cpp`` makes the same numbers three to four times as fast; it is compiled once, and before every use it must
-give the very bits of torch, or nothing runs. It needs g++ and a processor with AVX2, and works within one process:
-start it once a core, not with ``--jobs``.
+Much of a private step on a processor goes into normal numbers, most of that into random bits. ``normal.cpp`` makes the
+same numbers faster (``time`` in place of a command of ``adadp`` measures it); it is compiled once, and before every use
+it must give the very bits of torch, or nothing runs. It needs g++ and a processor with AVX2, and works within one
+process: start it once a core, not with ``--jobs``.
 """
 
 import ctypes
@@ -89,6 +89,19 @@ def install(fill: Fill) -> None:
     Tensor.normal_ = normal_
 
 
+def measure(fill: Fill, turns: int = 3) -> None:
+    """Print the milliseconds of a private step on both networks, with torch's numbers and with these, in turns."""
+    from adadp.experiments.execution import step_seconds
+
+    for turn in range(turns):
+        for name in ("torch", "faster"):
+            Tensor.normal_ = PLAIN
+            if name == "faster":
+                install(fill)
+            ms = [1e3 * step_seconds.__wrapped__(model, "adadp", 200) for model in ("mnist_mlp", "cifar_head")]
+            print(f"turn {turn + 1}, {name}: MNIST {ms[0]:.1f} ms, CIFAR-10 features {ms[1]:.1f} ms")
+
+
 def main() -> int:
     """Check, install, and be ``adadp``."""
     try:
@@ -97,6 +110,9 @@ def main() -> int:
     except RuntimeError as error:
         print(f"long_runs: {error}", file=sys.stderr)
         return 2
+    if sys.argv[1:] == ["time"]:
+        measure(fill)
+        return 0
     install(fill)
     from adadp.cli import main as adadp
 

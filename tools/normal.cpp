@@ -1,4 +1,4 @@
-// The normal numbers of torch on a processor, bit for bit, three to four times as fast: torch draws its random bits one
+// The normal numbers of torch on a processor, bit for bit, but faster: torch draws its random bits one
 // call at a time, here the Mersenne twister advances in blocks that the compiler turns into vector instructions. The
 // transform to normal numbers is torch's own, from its header. See tools/long_runs.py.
 
