@@ -6,7 +6,7 @@ VENV ?= .venv
 WORKERS ?= 2
 BENCH ?= _build/benchmarks
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install -qq -c constraints.txt
 
 # One thread each: two notebooks or tests side by side with many threads are ten times slower.

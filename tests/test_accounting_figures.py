@@ -35,10 +35,10 @@ def test_delta_of_a_known_loss():
 def test_tables_in_words_are_aligned():
     rows = [{"data": "MNIST", "sigma": 2, "PLD": 1.17101, "at least": 3.64249}]
     rows.append({"data": "CIFAR-10", "sigma": 10, "PLD": 0.5, "at least": 0.5})
-    lines = accounting.in_words(rows).splitlines()
+    lines = repr(accounting.table(rows, "epsilons")).splitlines()
     assert len({len(line) for line in lines}) == 1
-    assert lines[1].split() == ["MNIST", "2", "1.1711", "3.6424"]
-    assert lines[2].split() == ["CIFAR-10", "10", "0.5000", "0.5000"]
+    assert lines[1].split() == ["MNIST", "2", "1.172", "3.642"]
+    assert lines[2].split() == ["CIFAR-10", "10", "0.500", "0.500"]
 
 
 def test_shuffling_costs_more_than_sampling():

@@ -67,10 +67,10 @@ def test_the_table_of_faults():
     found["no noise on g2"] = auditing.run_audit(
         FAULTS["no-noise-on-g2"], observations=100, one_run=False, strict=False
     )
-    first, second, third = draw.in_words(found).splitlines()
-    assert first.split() == list(draw.AUDITS) and second.split() == ["right", *5 * ["ok"]]
-    assert third.startswith("no noise on g2 ") and third.split()[5:8] == ["FAIL", "ok", "FAIL"]
-    assert len({len(line) for line in draw.in_words(found).splitlines()}) == 1
+    first, second, third = repr(draw.table(found)).splitlines()
+    assert first.split() == ["released", *draw.AUDITS] and second.split() == ["right", *5 * ["✓", "ok"]]
+    assert third.startswith("no noise on g2 ") and third.split()[6:12] == ["✗", "fails", "✓", "ok", "✗", "fails"]
+    assert draw.table(found)._repr_html_().count("<td>") == 10
 
 
 # --- what epsilons stand on -----------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ def test_page_and_program_follow_the_stored_results(good, bad, tmp_path, capsys)
     assert (
         "ad-holds" in shown["good"][1].split("</style>")[1] and "ad-fails" not in shown["good"][1].split("</style>")[1]
     )
-    assert "ad-fails" in shown["bad"][1].split("</style>")[1] and "-10.0 at σ=2" in shown["bad"][0]
+    assert "ad-fails" in shown["bad"][1].split("</style>")[1] and "−10.0 at σ=2" in shown["bad"][0]
 
 
 def test_a_card_links_every_run_behind_it(good):
@@ -112,7 +112,7 @@ def test_numbers_come_with_their_spread(good):
     found = report.report(BY_ID["competitive-mnist"], uneven)
     seeds = found.by_seed["as_printed"]
     assert list(seeds) == [1, 2, 3] and seeds[1] == seeds[3] != seeds[2] and "+4.8" in seeds[2]
-    assert "seed by seed" in draw.in_words(found)
+    assert "seed by seed" in draw.in_words(found) and "<summary>Seed by seed</summary>" in draw._card(found)
     assert "(90.1 to 95.0, 3 seeds)" in draw._card(found)
 
 
@@ -187,7 +187,7 @@ def test_a_card_names_the_data_and_the_commit_of_its_rule(good, monkeypatch):
     monkeypatch.setattr(draw, "rule_commit", lambda claim: 40 * "a")
     (one,) = [r for r in report.reports(good) if r.verdict.claim.id == "competitive-mnist"]
     facts = dict(draw._facts(one))
-    assert facts["Rule written in"] == f"commit {40 * 'a'}"
+    assert facts["Rule written in"] == f"commit {12 * 'a'}"
     assert facts["Data"] == next(r["data"] for c in one.curves for r in c["records"])
     assert "commit" in draw.in_words(one) and facts["Data"] in draw.in_words(one)
     monkeypatch.setattr(draw, "rule_commit", lambda claim: None)

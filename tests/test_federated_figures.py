@@ -12,6 +12,7 @@ from adadp.experiments.federated_execution import PER_CLIENT, TRACED_ROUNDS
 from adadp.figures import federated_clients, federated_runs, plots
 from adadp.figures.show import to_html
 from adadp.figures.stored import Note
+from adadp.rounding import signed
 
 JPEG = "CIFAR-10 (JPEG copy)"
 LR = {"adadp": 0.1, "sgd": 0.0316, "adam": 1e-3}
@@ -126,10 +127,12 @@ def test_seeds_that_are_there_are_drawn_and_the_others_counted(full, tmp_path):
 
 
 def test_sizes_are_compared_by_order(full, tmp_path):
-    text = federated_runs.sizes(0, folder=full)
+    text = repr(federated_runs.sizes(0, folder=full))
     assert text.splitlines()[0].split()[-2:] == ["laptop", "full-data"]
-    assert "order at laptop and full-data: the same" in text
-    assert "a second size is not stored yet" in federated_runs.sizes(0, folder=tmp_path)
+    assert "in the same order at every size" in text and "Data: CIFAR-10 (JPEG copy)" in text
+    assert isinstance(federated_runs.sizes(0, folder=tmp_path), Note) and not federated_runs.size_gaps(
+        0, folder=tmp_path
+    )
     worse = {}
     for path in full.glob("*/*.json"):
         run = results.read(path)
@@ -137,11 +140,23 @@ def test_sizes_are_compared_by_order(full, tmp_path):
             run["rows"]["test_accuracy"][-1] = 0.0
             worse[run["id"]] = run
         results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
-    said = federated_runs.sizes(0, folder=tmp_path)
-    assert worse and "ADADP, SGD 0.0316" in said and "against SGD" in said
-    best = max(float(line.split()[-2]) for line in said.splitlines() if line.startswith("SGD"))
-    assert f"{-best:+.1f} points at full-data\n" in said, "of ADADP at 0 %"
-    assert said.endswith("one seed each\ndata: CIFAR-10 (JPEG copy)")
+    said = repr(federated_runs.sizes(0, folder=tmp_path))
+    assert worse and "Their order is not the same." in said
+    best = max(float(line.split()[-1]) for line in said.splitlines() if line.startswith("SGD"))
+    assert said.split("ADADP − best SGD")[1].split()[1] == signed(-best)
+    assert federated_runs.size_gaps(0, folder=tmp_path)["full-data"] == pytest.approx(-best, abs=0.05)
+
+
+def test_runs_that_break_down_are_counted(full, tmp_path):
+    counts = federated_runs.broken(folder=full)
+    assert counts == {"adadp": 0, "nothing discarded": 0, "runs": 6}
+    for number, path in enumerate(sorted(full.glob("fed-discarding/*.json"))):
+        run = results.read(path)
+        if not run["config"]["discard"]:
+            run["rows"]["test_accuracy"][-1] = 0.1 if number % 2 else 0.5
+        results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
+    counts = federated_runs.broken(folder=tmp_path)
+    assert 0 < counts["nothing discarded"] < 6 == counts["runs"]
 
 
 def test_a_case_is_drawn_over_its_stored_band(full, tmp_path):

@@ -55,17 +55,24 @@ def test_figures_say_what_they_show():
         assert all(name in said for name in (*speed.NETWORKS.values(), *speed.PEERS.values()))
     rows = [{"sweep": "batch", "value": b, "adadp": 2.0 * b, "plain SGD": 1.5 * b} for b in (16, 64)]
     fig = speed.growth(rows, {"batch": "examples"})
-    assert "adadp 32 to 128 ms" in plots.describe(fig) and "plain step 24 to 96 ms" in plots.describe(fig)
+    assert "this package 32 to 128 ms" in plots.describe(fig) and "plain step 24 to 96 ms" in plots.describe(fig)
     fig = speed.times({"plain step": 3.0, "private step": 4.0}, "ms a step", ours="private step")
     assert "plain step 3" in plots.describe(fig) and plots.caption(fig)
 
 
-def test_tables_in_words_are_aligned():
-    lines = speed.in_words([{"way": "one after the other", "ms": 1.23456}, {"way": "stacked", "ms": 1234.5}]).split(
-        "\n"
-    )
-    assert lines[0].endswith("ms") and lines[1].endswith("1.23") and lines[2].endswith("1230")
-    assert len({len(line) for line in lines}) == 1
+def test_tables_of_federated_time_have_units():
+    measured = speed.stored("federated_step")
+    first, second = repr(speed.iterations(measured)), repr(speed.stacking(measured))
+    assert "ms median" in first and "ADADP" in first and "adadp" not in first
+    assert "stacked ms" in second and "MNIST network" in second
+    row, line = measured["growth"][0], second.splitlines()[1]
+    assert float(line.split()[-1]) == pytest.approx(row["stacked"] / row["one after the other"], rel=0.01)
+
+
+@pytest.mark.parametrize(("most", "scale", "marks"), [(9.0, "linear", 0), (30.0, "log", 2)])
+def test_times_are_bars_from_zero_or_marks_where_they_lie_far_apart(most, scale, marks):
+    (ax,) = speed.times({"plain step": 1.0, "private step": most}, "ms a step", ours="private step").axes
+    assert ax.get_xscale() == scale and len(ax.lines) == marks and len(ax.patches) == 2 - marks
 
 
 def test_peak_memory_counts_what_lives_at_once():

@@ -8,6 +8,7 @@ from adadp.experiments.cases import case
 from adadp.figures import ablations, claims, plots, points, stored, style
 from adadp.figures.show import to_html
 from adadp.figures.widgets import Explorer
+from adadp.rounding import points as in_words
 
 PRIVATE = [name for name in grids.EXPERIMENTS if not name.startswith("fed-")]
 JPEG = "CIFAR-10 (JPEG copy)"
@@ -96,7 +97,7 @@ def test_without_results_a_sentence_says_which_command_makes_them(name, tmp_path
 
 def test_a_jpeg_copy_is_called_that_in_every_figure_and_table(full):
     compared = stored.comparison("cifar", "adam", folder=full)
-    assert JPEG in stored.in_words(compared)
+    assert JPEG in repr(compared)
     assert JPEG in plots.provenance(stored.accuracy_by_sigma(compared))
     assert JPEG in stored.accuracy_explorer(compared).html
     assert plots.provenance(ablations.lr_by_epoch({}, data="cifar", folder=full)) == JPEG
@@ -117,7 +118,7 @@ def test_what_was_chosen_by_test_accuracy_is_marked_and_has_its_learning_rate(fu
     for against, name in (("adam", "Adam"), ("sgd", "SGD")):
         compared = stored.comparison("mnist", against, folder=full)
         said = f"The learning rate of {name} was chosen by test accuracy, on another seed."
-        assert said in stored.in_words(compared) and said in plots.caption(stored.accuracy_by_sigma(compared))
+        assert said in repr(compared) and said in plots.caption(stored.accuracy_by_sigma(compared))
         assert said in stored.accuracy_explorer(compared).html
     rates = {r["config"]["lr"] for r in compared.runs[4]["sgd_rescaled"]}
     ends = stored.ends(compared.runs[4])
@@ -157,16 +158,29 @@ def test_few_runs_are_drawn_and_the_others_named(few):
     assert {s: list(m) for s, m in compared.runs.items()} == {
         sigma: ["as_printed", "reference_code"] for sigma in (2, 4)
     }
-    text = stored.in_words(compared)
-    assert "(one seed)" in text and "4 of 88 runs are stored" in text and "adadp run dp-adam-mnist" in text
-    assert "ε = 1 (moments), 0.8 (PLD)" in text
+    text = repr(compared)
+    assert "One number is one seed" in text and "4 of 88 runs are stored" in text and "adadp run dp-adam-mnist" in text
+    assert "σ = 2 ε = 1.00 / 0.80" in text
 
 
 def test_numbers_in_words_are_means_and_ranges(full):
     compared = stored.comparison("mnist", "adam", folder=full)
     finals = [100 * r["rows"]["test_accuracy"][-1] for r in compared.runs[4]["as_printed"]]
-    wanted = f"{sum(finals) / 3:.1f} % ({min(finals):.1f} to {max(finals):.1f}, 3 seeds)"
-    assert wanted in stored.in_words(compared).split("σ = 4")[1].split("σ = 6")[0]
+    (line,) = [line for line in repr(compared).splitlines() if line.startswith("ADADP (as printed)")]
+    wanted = f"{sum(finals) / 3:.1f} {min(finals):.1f} to {max(finals):.1f}"
+    assert wanted in line and wanted.replace(" ", "<small>", 1) + "</small>" in compared._repr_html_()
+    low, high = stored.gaps(compared, "adam")["as_printed"]
+    assert stored.in_points(compared, "adam")["as_printed"] == in_words(low, high)
+
+
+def test_a_table_has_one_row_a_method_and_says_where_learning_rates_come_from(full):
+    table = stored.table(stored.comparison("mnist", "sgd", folder=full))
+    labels = [row["accuracy (%)"] for row in table.rows]
+    assert labels == list(dict.fromkeys(labels)) and len(labels) == len(stored.ROLES["sgd"])
+    row = next(row for row in table.rows if row["accuracy (%)"] == style.METHODS["sgd_second"]["label"])
+    assert list(row.values())[2:] == ["–", "–", "–"], "it is tuned at σ = 2 alone"
+    (rates,) = [note for note in table.notes if note.startswith("Learning rates: ")]
+    assert "at σ = 2, " in rates and " at every σ" in rates and "ADADP" not in rates
 
 
 def test_stored_runs_get_sliders(full, few, tmp_path):

@@ -18,6 +18,7 @@ from pathlib import Path
 from adadp.experiments import federated_claims
 from adadp.experiments.evidence import Claim, Evidence, Verdict, judge
 from adadp.experiments.private import SIGMAS
+from adadp.rounding import signed
 
 COMPETITIVE = 1.0  # points below at most
 BETTER = 0.3  # points above at least
@@ -47,7 +48,9 @@ def _differences(experiment: str, baseline: str, sigmas, least: float):
 
     def rule(evidence: Evidence, variant: str) -> tuple[bool, str]:
         found = {s: evidence.final(experiment, variant, s) - evidence.final(experiment, baseline, s) for s in sigmas}
-        return min(found.values()) >= least, ", ".join(f"{d:+.1f} at σ={s:g}" for s, d in found.items()) + " (points)"
+        return min(found.values()) >= least, ", ".join(
+            f"{signed(d)} at σ={s:g}" for s, d in found.items()
+        ) + " (points)"
 
     return rule
 
@@ -93,7 +96,7 @@ def _stable(evidence: Evidence, variant: str) -> tuple[bool, str]:
                 falls.append(best - value if epoch > 10 else 0.0)
         change = evidence.final("discarding", "as_printed, discarding", sigma)
         gains.append(change - evidence.final("dp-adam-mnist", variant, sigma))
-    number = f"largest fall {max(falls):.1f}, largest gain by discarding {max(gains):+.1f} (points)"
+    number = f"largest fall {max(falls):.1f}, largest gain by discarding {signed(max(gains))} (points)"
     return max(falls) <= 5.0 and max(gains) <= COMPETITIVE, number
 
 
@@ -102,7 +105,7 @@ def _scaled(evidence: Evidence, variant: str) -> tuple[bool, str]:
     found = [
         evidence.final("dp-adam-mnist", variant, s) - evidence.final("scaled-error", "plain error", s) for s in SIGMAS
     ]
-    return statistics.fmean(found) >= BETTER, f"{statistics.fmean(found):+.2f} points (mean over σ)"
+    return statistics.fmean(found) >= BETTER, f"{signed(statistics.fmean(found), 2)} points (mean over σ)"
 
 
 def _loss_at_one(evidence: Evidence, experiment: str, sigmas) -> dict[float, tuple[float, float]]:
@@ -140,7 +143,9 @@ def _same_time(evidence: Evidence, variant: str) -> tuple[bool, str]:
         for other in ("sgd", "adam"):
             pairs = zip(rows["adadp"], rows[other], strict=True)
             ratios[curve["config"]["model"], other] = statistics.median(a / b for a, b in pairs)
-    return max(ratios.values()) <= 1.10, ", ".join(f"{r:.2f} of {o} ({m})" for (m, o), r in ratios.items())
+    names = {"sgd": "SGD", "adam": "Adam", "mnist_mlp": "MNIST network", "cifar_head": "CIFAR-10 head"}
+    told = ", ".join(f"{r:.2f} of {names[o]} ({names.get(m, m)})" for (m, o), r in ratios.items())
+    return max(ratios.values()) <= 1.10, told
 
 
 def _same_cost(evidence: Evidence, variant: str) -> tuple[bool, str]:

@@ -9,6 +9,7 @@ import statistics
 
 from adadp.experiments.evidence import Claim, Evidence
 from adadp.experiments.federated import RANDOM
+from adadp.rounding import signed
 
 BROKEN = 12.0  # per cent; guessing one of ten classes is right in 10
 WHERE, METHOD = "Federated learning experiments", "Adaptive federated averaging algorithm"
@@ -29,7 +30,7 @@ def _runs(evidence: Evidence, experiment: str, role: str, fraction: float) -> li
 def _keeps(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: at 33 % random data ADADP is at least 1.0 point above tuned SGD."""
     gap = _final(evidence, "fed-rounds", "adadp", 0.33) - _final(evidence, "fed-rounds", "sgd best", 0.33)
-    return gap >= 1.0, f"{gap:+.1f} points at 33 % random"
+    return gap >= 1.0, f"{signed(gap)} points at 33 % random"
 
 
 def _drops_less(evidence: Evidence, variant: str) -> tuple[bool, str]:
@@ -106,7 +107,7 @@ def _different_lr(evidence: Evidence, variant: str) -> tuple[bool, str]:
 def _adam_poor(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: at 33 % random data the best Adam is at least 5.0 points below ADADP."""
     gap = _final(evidence, "fed-adam", "adadp", 0.33) - _final(evidence, "fed-adam", "adam best", 0.33)
-    return gap >= 5.0, f"ADADP ends {gap:+.1f} points from the best Adam"
+    return gap >= 5.0, f"ADADP ends {signed(gap)} points from the best Adam"
 
 
 def _lr_hardly_matters(evidence: Evidence, variant: str) -> tuple[bool, str]:
@@ -133,7 +134,8 @@ CLAIMS: list[Claim] = [
     Claim("fed-discarding", CALMER.text, METHOD,
           "only without discarding training breaks down (12 % or less), or " + CALMER.criterion, _discarding,
           earlier=(CALMER,), dated="breaks down (12 % or less)",
-          note="the mean over three seeds has to break down; a run that has counts as calm"),
+          note="the mean over three seeds has to break down, so that one run that survives prevents it; "
+          "a run that has counts as calm"),
     Claim("fed-small-first", "Each local training begins with small steps.", METHOD,
           "median of lr a tenth into the round over lr at its end at most 0.8, 0 % random, rounds from 2 on",
           _small_first),

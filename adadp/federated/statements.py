@@ -27,8 +27,8 @@ def client_statements(history: History, *, short: bool = False) -> list[str]:
     ...     sampler="poisson", neighbors="add_remove", accountant="moments", delta=1e-5, noise_multiplier=2.0,
     ...     sample_rate=[0.01, 0.02], steps=[200, 100]))
     >>> print(*client_statements(history, short=True), sep="\\n")
-    ε = 0.464, δ = 1e-05 (one training example of client 0, add/remove, Poisson, moments; tuning not included)
-    ε = 0.609, δ = 1e-05 (one training example of client 1, add/remove, Poisson, moments; tuning not included)
+    ε = 0.464, δ = 10⁻⁵ (one training example of client 0, add/remove, Poisson, moments; tuning not included)
+    ε = 0.609, δ = 10⁻⁵ (one training example of client 1, add/remove, Poisson, moments; tuning not included)
     """
     privacy = getattr(history, "privacy", None) or {}
     if not isinstance(privacy.get("sample_rate"), list):

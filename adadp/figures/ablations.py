@@ -1,5 +1,6 @@
 """What else the stored runs of private training show: lr paths, other starts, one thing changed, time, small models."""
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -12,17 +13,17 @@ from adadp.experiments.private import DATA
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
 from adadp.figures.stored import Note, data_line, missing, rows, spent
-from adadp.rounding import round_up
+from adadp.rounding import points, round_up, signed
 
 VARIANTS = ("as_printed", "reference_code", "recommended")
 LABELS = {name: style.METHODS[name]["label"] for name in VARIANTS}
 SHORT = {name: name.replace("_", " ") for name in VARIANTS}
-CHANGES = {  # experiment -> (what was changed, the change undone)
-    "scaled-error": ("plain norm in place of the relative error", dict(relative_error=True)),
-    "discarding": ("steps with too large an error discarded", dict(discard=False)),
-    "decay-control": ("lr decays from epoch 50 on", dict(decay_from=None, decay_rate=None)),
-    "sampling-control": ("shuffled batches in place of Poisson samples", dict(sampler="poisson")),
-    "clip-control": ("clipped at 1", dict(max_grad_norm=DATA["mnist"]["max_grad_norm"])),
+CHANGES = {  # experiment -> (before, after, the change undone)
+    "scaled-error": ("relative error", "plain norm", dict(relative_error=True)),
+    "discarding": ("every step kept", "too large an error discarded", dict(discard=False)),
+    "decay-control": ("constant lr", "lr decays from epoch 50 on", dict(decay_from=None, decay_rate=None)),
+    "sampling-control": ("Poisson samples", "shuffled batches", dict(sampler="poisson")),
+    "clip-control": ("clipped at 10", "clipped at 1", dict(max_grad_norm=DATA["mnist"]["max_grad_norm"])),
 }
 
 
@@ -87,6 +88,17 @@ def lr_by_epoch(predicted: Mapping[float, float], *, data: str = "mnist", role: 
     return _finish(fig, f"{LABELS[role]}; thin lines: the closed form. {words}", curves)
 
 
+def course(*, data: str = "mnist", sigma: float = 2, role: str = "as_printed", folder=None) -> dict[str, float]:
+    """Accuracies in percent on the way: the best of the first ten epochs, epoch 50, the end; mean over seeds."""
+    curves, _ = _stored(f"dp-adam-{data}", folder)
+    for c in curves:
+        if c["role"] == role and c["config"]["noise_multiplier"] == sigma:
+            found = [[100 * a for a in r["rows"]["test_accuracy"]] for r in c["records"]]
+            marks = {"early": lambda a: max(a[:10]), "middle": lambda a: a[49], "end": lambda a: a[-1]}
+            return {name: statistics.fmean(map(take, found)) for name, take in marks.items()}
+    return {}
+
+
 @matplotlib.rc_context(style.RC)
 def first_lr(*, folder=None):
     """Final accuracy after ten epochs against the first learning rate, one panel a noise multiplier."""
@@ -97,13 +109,13 @@ def first_lr(*, folder=None):
     fig = style.figure(panels=len(sigmas), height=3.2, sharey=True)
     ranges = []
     for ax, sigma in zip(fig.axes, sigmas, strict=True):
-        points: dict = {}
+        ends: dict = {}
         for c in (c for c in curves if c["config"]["noise_multiplier"] == sigma):
-            points.setdefault(c["role"], {})[c["config"]["lr"]] = _ends(c)
-        by_value(points, xlabel="first learning rate η₀", log=True, labels=SHORT, ax=ax)
+            ends.setdefault(c["role"], {})[c["config"]["lr"]] = _ends(c)
+        by_value(ends, xlabel="first learning rate η₀", log=True, labels=SHORT, ax=ax)
         ax.set_title(f"σ = {sigma:g}")
         ax.set_xticks([1e-4, 1e-2, 1])
-        for role, values in points.items():
+        for role, values in ends.items():
             means = [100 * statistics.fmean(v) for v in values.values()]
             ranges.append(f"{SHORT[role]} {max(means) - min(means):.1f} points at σ = {sigma:g}")
     words = f"Accuracies over the whole range lie within: {', '.join(ranges)}."
@@ -137,11 +149,11 @@ def by_tol(experiment: str = "small-d", *, folder=None):
     curves, said = _stored(experiment, folder)
     if not curves:
         return Note(said)
-    points: dict = {}
+    ends: dict = {}
     for c in sorted(curves, key=lambda c: c["config"]["noise_multiplier"]):
-        points.setdefault(f"σ = {c['config']['noise_multiplier']:g}", {})[c["config"]["tol"]] = _ends(c)
-    fig = by_value(points, xlabel="tol", log=True)
-    best = {name: max(v, key=lambda tol: statistics.fmean(v[tol])) for name, v in points.items()}
+        ends.setdefault(f"σ = {c['config']['noise_multiplier']:g}", {})[c["config"]["tol"]] = _ends(c)
+    fig = by_value(ends, xlabel="tol", log=True)
+    best = {name: max(v, key=lambda tol: statistics.fmean(v[tol])) for name, v in ends.items()}
     words = ", ".join(f"{tol:g} at {name}" for name, tol in best.items())
     return _finish(fig, f"Best tol: {words}. {_seeds(curves)} {said}", curves)
 
@@ -151,10 +163,10 @@ def by_batch_size(*, folder=None):
     curves, said = _stored("batch-size", folder)
     if not curves:
         return Note(said)
-    points: dict = {}
+    ends: dict = {}
     for c in curves:
-        points.setdefault(c["role"].split(" |B|")[0], {})[c["config"]["expected_batch_size"]] = _ends(c)
-    fig = by_value({n: points[n] for n in VARIANTS if n in points}, xlabel="|B|", log=True, labels=SHORT)
+        ends.setdefault(c["role"].split(" |B|")[0], {})[c["config"]["expected_batch_size"]] = _ends(c)
+    fig = by_value({n: ends[n] for n in VARIANTS if n in ends}, xlabel="|B|", log=True, labels=SHORT)
     epsilon = max(c["records"][0]["rows"]["epsilon_pld"][-1] for c in curves)
     return _finish(fig, f"100 epochs at ε = {round_up(epsilon)} (PLD), whatever the batch size. {said}", curves)
 
@@ -179,7 +191,14 @@ def without_noise(*, target: float = 0.96, folder=None):
     style.percent_axis(ax)
     ends = ", ".join(f"{n} {100 * statistics.fmean(s[-1]['a'] for s in seeds):.1f} %" for n, seeds in runs.items())
     plots.describe(fig, f"Test accuracy without noise by epoch. At the end: {ends}. A line at {100 * target:g} %.")
-    return _finish(fig, f"σ = 0. At the end: {ends}. Thin line: the paper's {100 * target:g} %. {said}", curves)
+    falls = ", ".join(f"{n} {100 * max(map(_fall, seeds)):.1f}" for n, seeds in runs.items())
+    told = f"Largest fall within one epoch, in points: {falls}. Thin line: the paper's {100 * target:g} %."
+    return _finish(fig, f"σ = 0. At the end: {ends}. {told} {said}", curves)
+
+
+def _fall(rows: Sequence[Mapping[str, float]]) -> float:
+    """Largest loss of accuracy from one epoch to the next."""
+    return max(max(a["a"] - b["a"], 0.0) for a, b in itertools.pairwise(rows))
 
 
 def rows_without(record: dict) -> list[dict]:
@@ -214,12 +233,8 @@ def one_change(experiment: str, *, folder=None):
     """
     records = results.load(folder)
     curves, said = _stored(experiment, folder)
-    what, undone = CHANGES[experiment]
-    pairs = []
-    for curve in curves:
-        before = [records[i]["rows"]["test_accuracy"][-1] for i in _counterparts(curve, undone) if i in records]
-        if before:
-            pairs.append((_row_name(curve), before, _ends(curve)))
+    first, second, _ = CHANGES[experiment]
+    pairs = _pairs(experiment, curves, records)
     if not pairs:
         return Note(said)
     fig = style.figure(height=1.0 + 0.3 * len(pairs))
@@ -227,20 +242,42 @@ def one_change(experiment: str, *, folder=None):
     ink, blue = style.COLORS["ink"], style.COLORS["blue"]
     for k, (_, before, after) in enumerate(pairs):
         ax.plot([statistics.fmean(before), statistics.fmean(after)], [k, k], "-", color=ink, linewidth=1)
-        ax.plot(before, [k] * len(before), "o", color=ink, markerfacecolor="none", label="before" if k == 0 else None)
-        ax.plot(after, [k] * len(after), "s", color=blue, label="after" if k == 0 else None)
+        named = (first, second) if k == 0 else (None, None)
+        ax.plot(before, [k] * len(before), "o", color=ink, markersize=9, markerfacecolor="none", label=named[0])
+        ax.plot(after, [k] * len(after), "s", color=blue, label=named[1])
     ax.set_yticks(range(len(pairs)), [name for name, *_ in pairs])
     ax.invert_yaxis()
     ax.set_xlabel("test accuracy, one mark a seed")
     style.percent_axis(ax, "x")
     fig.legend(loc="outside upper left", ncols=2)
-    gains = [(n, 100 * (statistics.fmean(a) - statistics.fmean(b))) for n, b, a in pairs]
-    words = "; ".join(f"{name}: {round(gain, 1) + 0.0:+.1f}" for name, gain in gains)
-    plots.describe(fig, f"Test accuracy before and after the change ({what}). Change in points: {words}.")
+    words = "; ".join(f"{name}: {signed(gain)}" for name, gain in _gains(pairs).items())
+    plots.describe(fig, f"Test accuracy: {first} (rings) against {second} (squares). Change in points: {words}.")
     peeked = (
         "Learning rates of Adam and SGD were chosen by test accuracy. " if any(c["peeking"] for c in curves) else ""
     )
-    return _finish(fig, f"Changed: {what}. In points: {words}. {peeked}{said}", curves)
+    return _finish(fig, f"From {first} to {second}, in points: {words}. {peeked}{said}", curves)
+
+
+def gain(experiment: str, *, folder=None) -> str:
+    """What a change brought, from the least to the most over its rows, in words."""
+    records = results.load(folder)
+    found = _gains(_pairs(experiment, _stored(experiment, folder)[0], records)).values()
+    return points(min(found), max(found)) if found else "not stored yet"
+
+
+def _pairs(experiment: str, curves: Sequence[dict], records: Mapping) -> list[tuple[str, list[float], list[float]]]:
+    """A row a curve that has a counterpart: its name, final accuracies before the change and after it."""
+    pairs = []
+    for curve in curves:
+        undone = _counterparts(curve, CHANGES[experiment][-1])
+        if before := [records[i]["rows"]["test_accuracy"][-1] for i in undone if i in records]:
+            pairs.append((_row_name(curve), before, _ends(curve)))
+    return pairs
+
+
+def _gains(pairs: Sequence[tuple[str, list[float], list[float]]]) -> dict[str, float]:
+    """Row -> change of the mean accuracy, in points."""
+    return {name: 100 * (statistics.fmean(after) - statistics.fmean(before)) for name, before, after in pairs}
 
 
 def _row_name(curve: dict) -> str:

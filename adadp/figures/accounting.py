@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
 from adadp.figures.step_doubling import LIMIT, LINES, LOOKS
+from adadp.figures.table import Table
 from adadp.privacy import (
     MomentsAccountant,
     assumptions,
@@ -22,6 +23,16 @@ COLUMNS = {  # heading -> arguments of `adadp.epsilon`
     "RDP": {"accountant": "rdp"},
     "PLD": {"accountant": "pld"},
     "PLD, replace": {"accountant": "pld", "neighbors": "replace_one"},
+}
+HEADS = {  # of a table, where they are not the key
+    "sigma": "σ",
+    "PLD, replace": "PLD\nreplace one",
+    "Poisson, PLD": "Poisson\nPLD",
+    "shuffled, at least": "shuffled\nat least",
+    "shuffled, at most": "shuffled\nat most",
+    "~10 runs, logarithmic": "~10 runs\nlogarithmic",
+    "~10 runs, Poisson": "~10 runs\nPoisson",
+    "grid of 9, composed": "grid of 9\ncomposed",
 }
 SEARCHES = {  # heading -> arguments of `adadp.privacy.tuned_epsilon`
     "one run": {"method": "composed", "runs": 1},
@@ -63,24 +74,21 @@ def tuning_table(sigmas: Sequence[float], **cost) -> list[dict]:
     ]
 
 
-def in_words(rows: Sequence[Mapping]) -> str:
-    """Rows as a table in plain text, a column a key; epsilons are rounded up, and down where they are "at least".
+def table(rows: Sequence[Mapping], label: str) -> Table:
+    """Epsilons, a column a key; rounded up, and down where they are "at least".
 
-    >>> print(in_words([{"data": "MNIST", "sigma": 2, "moments": 1.53611}]))
-    data      sigma  moments
-    MNIST         2   1.5362
+    >>> table([{"data": "MNIST", "sigma": 2, "moments": 1.53611}], "epsilon")
+    data   σ  moments
+    MNIST  2    1.537
     """
-    lines = ["  ".join(_cell(key, key) for key in rows[0])]
-    return "\n".join(lines + ["  ".join(_cell(key, value) for key, value in row.items()) for row in rows])
+    return Table([{HEADS.get(key, key): _cell(key, value) for key, value in row.items()} for row in rows], label)
 
 
 def _cell(key: str, value) -> str:
-    """One value as wide as its heading needs; texts to the left, numbers to the right."""
-    width = max(len(key), 8 if key == "data" else 6 if key != "sigma" else 5)
-    if isinstance(value, str):
-        return value.ljust(width) if key == "data" else value.rjust(width)
-    rounded = round_down if "at least" in key else round_up
-    return (f"{value:g}" if key == "sigma" else rounded(value, decimals=4)).rjust(width)
+    """One value as text."""
+    if isinstance(value, str) or key == "sigma":
+        return value if isinstance(value, str) else f"{value:g}"
+    return (round_down if "at least" in key else round_up)(value, decimals=3)
 
 
 def orders(sigmas: Sequence[float], *, sample_rate: float, steps: int, delta: float, last: int = 32) -> Figure:

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
 from adadp.figures.step_doubling import LIMIT, LINES, LOOKS
+from adadp.figures.table import Table
 from adadp.rounding import round_down, round_up
 
 SHOWN = 300  # points of a scatter plot: enough to see, and light on a page
@@ -66,7 +67,7 @@ def scores(looks: Sequence, *, sigma: float, statement: str) -> Figure:
                 np.histogram(values, edges)[0], edges, color=line["color"], linestyle=line["linestyle"], label=label
             )
         ax.axvline(cut, **LIMIT)
-        ax.set(title=look.name, xlabel="score / C")
+        ax.set(title=look.name, xlabel="score")
         alarms, misses = np.mean(score[~inside] > cut), np.mean(score[inside] <= cut)
         said.append(
             f"{look.name}: {100 * alarms:.1f} per cent of the runs without it lie above the threshold,"
@@ -165,17 +166,16 @@ def bounds(found: Mapping[str, Sequence[tuple[int, float]]], declared: float, *,
     return fig
 
 
-def in_words(found: Mapping[str, Sequence]) -> str:
-    """A table in plain text: which audit saw which fault.
+def table(found: Mapping[str, Sequence]) -> Table:
+    """Which audit saw which fault.
 
     Args:
         found: name -> results of :func:`adadp.auditing.run_audit`.
     """
-    width = max(map(len, found))
-    lines = [" " * width + "".join(f"{heading:>6}" for heading in AUDITS)]
+    lines = []
     for name, results in found.items():
         passed = {result.name: result.passed for result in results}
         lines.append(
-            name.ljust(width) + "".join(f"{'ok' if passed[audit] else 'FAIL':>6}" for audit in AUDITS.values())
+            {"released": name} | {head: "✓ ok" if passed[audit] else "✗ fails" for head, audit in AUDITS.items()}
         )
-    return "\n".join(lines)
+    return Table(lines, "Which audit saw which fault")

@@ -107,7 +107,8 @@ def in_words(report: Report) -> str:
     claim = report.verdict.claim
     title = f"{claim.id}, by an earlier rule" if report.earlier else claim.id
     lines = [f"{SIGNS[report.verdict.verdict]} {title}: {_verdict(report)}", f"  {claim.text}"]
-    for name, text in _facts(report):
+    seeds = [("seed by seed", "; ".join(f"{seed}: {text}" for seed, text in found)) for found in _by_seed(report)]
+    for name, text in [*_facts(report), *seeds]:
         lines += textwrap.wrap(f"{name}: {text}", 110, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
 
@@ -126,7 +127,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     rule = f"{claim.criterion} ({claim.note})" if claim.note else claim.criterion
     facts = [("In the paper", where), ("Rule", rule)]
     if commit := rule_commit(claim):
-        facts.append(("Rule written in", f"commit {commit}"))
+        facts.append(("Rule written in", f"commit {commit[:12]}"))
     for variant in claim.variants:
         name = VARIANTS.get(variant, variant) if len(claim.variants) > 1 else ""
         name = name.split(" (tol")[0] if claim.id in OWN_TOL else name
@@ -134,13 +135,17 @@ def _facts(report: Report) -> list[tuple[str, str]]:
             facts.append((f"Ours, {name}" if name else "Ours", numbers[variant]))
         elif variant in report.so_far:
             facts.append((f"So far, {name}" if name else "So far", f"{report.so_far[variant]} (seeds are missing)"))
-        if len(seeds := report.by_seed.get(variant, {})) > 1:
-            facts.append(("seed by seed", "; ".join(f"{seed}: {text}" for seed, text in seeds.items())))
     if report.beside:
         facts.append(("Recommended variant, not judged", report.beside))
     if data := data_line([r for curve in report.curves for r in curve["records"] if "data" in r]):
         facts.append(("Data", data))
     return facts
+
+
+def _by_seed(report: Report) -> list[list[tuple[int, str]]]:
+    """What each seed says alone, variant by variant, where there are several."""
+    found = [report.by_seed.get(variant, {}) for variant in report.verdict.claim.variants]
+    return [list(seeds.items()) for seeds in found if len(seeds) > 1]
 
 
 def _badge(report: Report) -> str:
@@ -164,8 +169,15 @@ def _card(report: Report) -> str:
         )
     return (
         f'<section class="ad-card{kind}" id="{name}">{title}<p>{_badge(report)} <code>{claim.id}</code></p>'
-        f"<dl>{rows}</dl>{_runs(report)}</section>"
+        f"<dl>{rows}</dl>{_seeds(report)}{_runs(report)}</section>"
     )
+
+
+def _seeds(report: Report) -> str:
+    """Every seed's own numbers, folded away; an earlier rule looks at the same ones."""
+    found = [] if report.earlier else _by_seed(report)
+    lines = "".join(f"<li>seed {seed}: {html.escape(text)}</li>" for seeds in found for seed, text in seeds)
+    return f"<details><summary>Seed by seed</summary><ul>{lines}</ul></details>" if lines else ""
 
 
 def _runs(report: Report) -> str:

@@ -1,7 +1,6 @@
 """Stored federated runs as the chapters draw them: what is there, with as many seeds as there are, and in words what
 is still missing."""
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -10,10 +9,13 @@ from matplotlib.figure import Figure
 
 from adadp.experiments import results
 from adadp.experiments.federated import ABLATIONS, OPEN
+from adadp.experiments.federated_claims import BROKEN
 from adadp.experiments.report import finals, spread
 from adadp.figures import federated, plots, style
 from adadp.figures.points import by_value
 from adadp.figures.stored import Note, data_line, missing, not_yet, own_and_alike
+from adadp.figures.table import Table
+from adadp.rounding import signed
 
 SIZE = "laptop"
 SIZES = ("laptop", "full-data", "paper")
@@ -147,6 +149,16 @@ def ablations(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note
     return finish(fig, "One thing changed at a time; a line reaches from the lowest to the highest seed.", curves, said)
 
 
+def broken(*, size: str = SIZE, folder=None) -> dict[str, int]:
+    """How many runs of "fed-discarding" end at chance, with discarding and without, and of how many each."""
+    curves, _ = found("fed-discarding", size, folder)
+    ends: dict[str, list[float]] = {"adadp": [], "nothing discarded": []}
+    for curve in curves:
+        ends.setdefault(curve["role"], []).extend(finals(curve))
+    counts = {role: sum(end <= BROKEN for end in found) for role, found in ends.items()}
+    return counts | {"runs": len(ends["nothing discarded"])}
+
+
 def switches(percent: float, *, size: str = SIZE, folder=None) -> str:
     """Final accuracy of ADADP with the choices that the paper leaves open, made in the other way; as plain text."""
     curves, said = found("fed-ablations", size, folder, random_fraction=percent / 100)
@@ -158,36 +170,45 @@ def switches(percent: float, *, size: str = SIZE, folder=None) -> str:
     return f"{percent:g} % random, one seed: {told}"
 
 
-def sizes(percent: float, *, folder=None) -> str:
-    """Final accuracies of one seed of ADADP and of SGD's learning rates at every size that is stored, whether the sizes
-    put the methods in the same order, and how far ADADP is from the best SGD at each; as plain text."""
+def sizes(percent: float, *, folder=None) -> Table | Note:
+    """Final accuracies of one seed of ADADP and of SGD's learning rates, a column a stored size; in the last row how
+    far ADADP is from the best of these SGDs."""
+    columns, records = _by_size(percent, folder)
+    shared = [n for n in columns.get(SIZE, {}) if all(n in column for column in columns.values())]
+    if len(columns) < 2 or len(shared) < 2:
+        return Note(f"{percent:g} % random: adadp run fed-rounds --profile full-data runs the second size.")
+    head = f"{percent:g} % random, accuracy (%)"
+    lines = [{head: n} | {size: f"{column[n]:.1f}" for size, column in columns.items()} for n in shared]
+    told = {size: signed(gap) for size, gap in size_gaps(percent, folder=folder).items()}
+    lines.append({head: "ADADP − best SGD"} | told)
+    orders = {tuple(sorted(shared, key=column.__getitem__)) for column in columns.values()}
+    order = "The methods come in the same order at every size." if len(orders) == 1 else "Their order is not the same."
+    notes = [f"{order} One seed each; the best SGD is chosen by test accuracy.", f"Data: {data_line(records)}"]
+    return Table(lines, f"Final accuracy by size, {percent:g} % random", notes)
+
+
+def size_gaps(percent: float, *, folder=None) -> dict[str, float]:
+    """Size -> how far ADADP ends from the best of SGD's learning rates that were run, in points; one seed."""
+    columns, _ = _by_size(percent, folder)
+    found = {}
+    for size, column in columns.items():
+        rivals = [value for name, value in column.items() if name != "ADADP" and name in columns.get(SIZE, {})]
+        if "ADADP" in column and rivals:
+            found[size] = column["ADADP"] - max(rivals)
+    return found
+
+
+def _by_size(percent: float, folder) -> tuple[dict[str, dict[str, float]], list[dict]]:
+    """Size -> method -> final accuracy of its first seed, in percent; and the records."""
     columns: dict[str, dict[str, float]] = {}
     records = []
     for size in SIZES:
-        curves, _ = found("fed-rounds", size, folder, random_fraction=percent / 100)
-        for curve in curves:
+        for curve in found("fed-rounds", size, folder, random_fraction=percent / 100)[0]:
             if curve["role"] != "sgd best":  # (its other seeds)
                 records.append(curve["records"][0])
                 name = "ADADP" if curve["role"] == "adadp" else f"SGD {style.number(curve['config']['lr'])}"
                 columns.setdefault(size, {})[name] = 100 * curve["records"][0]["rows"]["test_accuracy"][-1]
-    shared = [n for n in columns.get(SIZE, {}) if all(n in column for column in columns.values())]
-    if len(columns) < 2 or len(shared) < 2:
-        return (
-            f"{percent:g} % random: a second size is not stored yet; adadp run fed-rounds --profile full-data runs it."
-        )
-    lines = [f"{percent:g} % random  " + "  ".join(size.rjust(9) for size in columns)]
-    lines += [f"{n:13s} " + "  ".join(f"{column[n]:7.1f} %" for column in columns.values()) for n in shared]
-    orders = {size: sorted(shared, key=column.__getitem__, reverse=True) for size, column in columns.items()}
-    for (one, first), (other, second) in itertools.pairwise(orders.items()):
-        verdict = "the same" if first == second else f"{', '.join(first)} against {', '.join(second)}"
-        lines.append(f"order at {one} and {other}: {verdict}")
-    if "ADADP" in shared:
-        gaps = {
-            size: column["ADADP"] - max(column[n] for n in shared if n != "ADADP") for size, column in columns.items()
-        }
-        told = ", ".join(f"{gap:+.1f} points at {size}" for size, gap in gaps.items())
-        lines.append(f"ADADP against the best of these SGDs, chosen by test accuracy: {told}")
-    return "\n".join([*lines, "one seed each", f"data: {data_line(records)}"])
+    return columns, records
 
 
 def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Note:

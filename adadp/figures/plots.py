@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 Rows = Sequence[Mapping[str, float]]
+WIDE = 0.5  # of all the values of a method: its seeds part
 
 
 def appearance(name: str, index: int) -> dict:
@@ -84,19 +85,28 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], gap: flo
         ax.annotate(text, (x, y), xytext=(7, shift), textcoords="offset points", va="center", color=color, fontsize=8.5)
 
 
+def _meet(ax: Axes, ends: Sequence[tuple[float, float, str, str]], gap: float = 10.5) -> bool:
+    """Whether three or more curves end in one place, so that names beside it would not say which is which."""
+    ax.get_figure(root=True).draw_without_rendering()
+    heights = [ax.transData.transform((x, y))[1] * 72 / ax.get_figure(root=True).dpi for x, y, *_ in ends]
+    return len(ends) > 2 and max(heights) - min(heights) < gap
+
+
 def name_curves(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
-    """Names at the curves where they are short, else a legend above the panel."""
-    if max(len(end[2]) for end in ends) <= 18 and len(ends) <= 6:
+    """Names at the ends of the curves where they are short and the ends apart, else a legend above the panel."""
+    longest = max(len(end[2]) for end in ends)
+    if longest <= 18 and len(ends) <= 6 and not _meet(ax, ends):
         label_ends(ax, ends)
     else:
         figure = ax.get_figure()
-        columns = 2 if max(len(end[2]) for end in ends) <= 24 else 1
+        columns = 3 if longest <= 10 else 2 if longest <= 24 else 1
         figure.legend(*ax.get_legend_handles_labels(), loc="outside upper left", ncols=columns)
 
 
 @matplotlib.rc_context(style.RC)
 def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | None = None, band: bool = True) -> Figure:
     """Mean over seeds of column ``y`` against column ``x``, one curve a method, in a band from lowest to highest seed.
+    Where a band ends far apart, a thin line shows every seed.
 
     Args:
         runs: method name (a key of ``style.METHODS``, or any text) -> one list of rows a seed.
@@ -121,6 +131,8 @@ def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | Non
         every = max(1, len(at) // 8)
         if band and len(values) > 1:
             ax.fill_between(at, values.min(axis=0), values.max(axis=0), color=look["color"], alpha=0.16, linewidth=0)
+            if np.ptp(values[:, -1]) > WIDE * np.ptp(values):  # a mean of runs that part is like none of them
+                ax.plot(at, values.T, color=look["color"], linewidth=0.8)
         ax.plot(at, mean, **look, markevery=(index * every // max(1, len(runs)), every))
         last = int(np.flatnonzero(np.isfinite(mean))[-1]) if np.isfinite(mean).any() else 0
         ends.append((at[last], mean[last], look["label"], look["color"]))

@@ -14,17 +14,18 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
+from adadp.figures.table import Table
 
 NETWORKS = {"mnist-mlp": "MNIST network", "cifar-head": "CIFAR-10 head", "cifar-cnn": "CIFAR-10, all layers"}
 PEERS = {  # contender -> its name in figures
-    "adadp": "adadp",
+    "adadp": "this package",
     "opacus ghost": "Opacus, ghost clipping",
     "vmap(grad)": "vmap(grad)",
     "opacus hooks": "Opacus, default (hooks)",
     "opacus functorch": "Opacus, functorch",
 }
 LINES = {
-    "adadp": "adadp",
+    "adadp": "this package",
     "opacus ghost": "Opacus, ghost clipping",
     "plain + noise": "plain step + noise",
     "plain SGD": "plain step",
@@ -50,38 +51,37 @@ def provenance(measured: Mapping) -> str:
     return f"{made}; {env['date']}, commit {env['commit']}"
 
 
-def in_words(rows: Sequence[Mapping]) -> str:
-    """Rows as a table in plain text: texts to the left, numbers to the right, with three digits.
-
-    >>> print(in_words([{"step": "plain", "ms": 3.4567}, {"step": "private", "ms": 12}]))
-    step       ms
-    plain    3.46
-    private    12
-    """
-    heads = list(rows[0])
-    cells = [heads] + [[_cell(row[head]) for head in heads] for row in rows]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(heads))]
-    left = [isinstance(rows[0][head], str) for head in heads]
-    lines = []
-    for line in cells:
-        padded = [c.ljust(w) if to_left else c.rjust(w) for c, w, to_left in zip(line, widths, left, strict=True)]
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
-
-
-def _cell(value) -> str:
-    """A text, or a number with three digits."""
-    return value if isinstance(value, str) else style.number(value)
-
-
 def ratio(measured: Mapping, network: str, kind: str, measure: str = "cpu_median") -> float:
     """A ratio of ``private_step``: "ours / (plain + noise)", "fastest Opacus / ours" or "default Opacus / ours"."""
     (row,) = [r for r in measured["ratios"] if (r["network"], r["measure"]) == (network, measure)]
     return row[kind]
 
 
+def iterations(measured: Mapping) -> Table:
+    """Milliseconds of an iteration of federated training, by optimizer and layout."""
+    names = {"iteration": "iteration", "median ms": "ms\nmedian", "cpu ms": "ms\nof a processor"}
+    lines = [{names[key]: value for key, value in row.items()} for row in measured["rows"]]
+    lines = [line | {"iteration": str(line["iteration"]).replace("adadp", "ADADP")} for line in lines]
+    return Table(lines, "Time of an iteration of federated training")
+
+
+def stacking(measured: Mapping) -> Table:
+    """Milliseconds of clients that train one after the other, and all at once with their weights stacked."""
+    lines = [
+        {
+            "network": NETWORKS[row["network"]],
+            "clients": row["clients"],
+            "one after the other\nms": row["one after the other"],
+            "stacked\nms": row["stacked"],
+            "stacked takes\ntimes as long": row["stacked"] / row["one after the other"],
+        }
+        for row in measured["growth"]
+    ]
+    return Table(lines, "Time of clients one after the other and stacked")
+
+
 def times(values: Mapping[str, float], what: str, *, ours: str) -> Figure:
-    """Horizontal bars on a logarithmic axis, one a contender.
+    """One row a contender: bars from 0, or where times lie far apart marks on a logarithmic axis.
 
     Args:
         values: contender -> median, in the unit of ``what``.
@@ -90,11 +90,17 @@ def times(values: Mapping[str, float], what: str, *, ours: str) -> Figure:
     """
     fig = plots.bars({name: [value] for name, value in values.items()}, xlabel=what)
     (ax,) = fig.axes
-    for name, bar in zip(values, ax.patches, strict=True):
-        bar.set_color(style.COLORS["blue" if name == ours else "muted"])
-    style.log_axis(ax)
-    ax.set_xlim(0.5 * min(values.values()), 3 * max(values.values()))
-    plots.caption(fig, f"Measured on this page: {what}, logarithmic.")
+    apart = max(values.values()) > 10 * min(values.values())
+    for row, (name, bar) in enumerate(zip(values, list(ax.patches), strict=True)):
+        color = style.COLORS["blue" if name == ours else "muted"]
+        bar.set_color(color)
+        if apart:  # a length would depend on where the axis begins
+            bar.remove()
+            ax.plot([values[name]], [row], "D" if name == ours else "o", color=color, markersize=7)
+    if apart:
+        style.log_axis(ax)
+        ax.set_xlim(0.5 * min(values.values()), 3 * max(values.values()))
+    plots.caption(fig, f"Measured on this page: {what}{', logarithmic' * apart}.")
     return fig
 
 

@@ -16,9 +16,10 @@ from adadp.experiments import results, tables
 from adadp.experiments.report import finals, spread
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
+from adadp.figures.table import Table
 from adadp.figures.widgets import Explorer, View, explorer
 from adadp.privacy import assumptions
-from adadp.rounding import round_up
+from adadp.rounding import points, round_up
 
 ACCOUNTANTS = ("moments", "PLD")  # as readers know them; columns are named in lower case
 ROLES = {  # what ADADP is compared with -> role of a stored curve -> method name of the house style
@@ -76,7 +77,10 @@ class Comparison:
         object.__setattr__(self, "data", data_line([r for m in self.runs.values() for s in m.values() for r in s]))
 
     def __repr__(self) -> str:
-        return in_words(self)
+        return repr(table(self))
+
+    def _repr_html_(self) -> str:
+        return table(self)._repr_html_()
 
 
 def comparison(data: str, against: str, *, folder=None) -> Comparison:
@@ -128,14 +132,16 @@ def spent(records: Sequence[dict]) -> str:
         columns, sigma = record["rows"], record["config"].get("noise_multiplier")
         if sigma:
             ends.setdefault(sigma, []).append([columns[f"epsilon_{a.lower()}"][-1] for a in ACCOUNTANTS])
-    said = [
-        f"{' / '.join(round_up(max(values)) for values in zip(*ends[sigma], strict=True))} at σ = {sigma:g}"
-        for sigma in sorted(ends)
-    ]
+    said = [f"{_both([*map(max, zip(*ends[s], strict=True))])} at σ = {s:g}" for s in sorted(ends)]
     delta = records[0]["config"].get("delta", 0) if records else 0
     shuffled = any(record["config"].get("sampler") == "shuffled" for record in records)
     stands_on = assumptions(sampler="partly a shuffled partition" if shuffled else "poisson")
     return f"ε (moments / PLD, δ = {style.number(delta)}) {', '.join(said)}; {stands_on}" if said else ""
+
+
+def _both(epsilons: Sequence[float]) -> str:
+    """Epsilon under both accountants, rounded up, with equally many digits."""
+    return " / ".join(round_up(value, decimals=2 if max(epsilons) >= 1 else 3) for value in epsilons)
 
 
 def rows(record: Mapping, accountant: str = "moments") -> list[dict[str, float]]:
@@ -159,6 +165,11 @@ def gaps(compared: Comparison, baseline: str) -> dict[str, tuple[float, float]]:
         for name in means.keys() - {baseline} if baseline in means else ():
             found.setdefault(name, []).append(means[name] - means[baseline])
     return {name: (min(values), max(values)) for name, values in sorted(found.items())}
+
+
+def in_points(compared: Comparison, baseline: str) -> dict[str, str]:
+    """:func:`gaps` in words."""
+    return {name: points(*gap) for name, gap in gaps(compared, baseline).items()}
 
 
 def peeking(compared: Comparison) -> str:
@@ -186,17 +197,39 @@ def drawn(methods: Mapping[str, Sequence[dict]]) -> dict[str, Sequence[dict]]:
     return {name: records for name, records in methods.items() if name not in hidden}
 
 
-def in_words(compared: Comparison) -> str:
-    """A table in plain text: at each noise multiplier epsilon under both accountants, and every method's final accuracy
-    with its spread over seeds; then how learning rates were chosen, the data, and what is missing."""
-    lines = []
+def table(compared: Comparison) -> Table:
+    """Final accuracy of every method, a column a noise multiplier, with epsilon under both accountants in its head;
+    below it the learning rates of the baselines and how they were chosen, the data, what is missing."""
+    together = {name: records for methods in compared.runs.values() for name, records in methods.items()}
+    lines = {name: {"accuracy (%)": style.METHODS[name]["label"]} for name in together}
+    rates: dict[str, dict[float, str]] = {}
     for sigma, methods in compared.runs.items():
         last = next(iter(methods.values()))[0]["rows"]
-        spent = ", ".join(f"{round_up(last[f'epsilon_{a.lower()}'][-1])} ({a})" for a in ACCOUNTANTS)
-        lines.append(f"σ = {sigma:g}, ε = {spent}")
-        lines += [f"  {label}: {number}" for label, number in ends(methods).items()]
-    data = f"data: {compared.data}" if compared.data else ""
-    return "\n".join(filter(None, [*lines, peeking(compared), data, compared.missing]))
+        head = f"σ = {sigma:g}\nε = {_both([last[f'epsilon_{a.lower()}'][-1] for a in ACCOUNTANTS])}"
+        for name, line in lines.items():
+            line[head] = _cell(finals({"records": methods[name]})) if name in methods else "–"
+            if name in methods and not line["accuracy (%)"].startswith("ADADP"):
+                rates.setdefault(name, {})[sigma] = style.number(methods[name][0]["config"]["lr"])
+    notes = [
+        "ε: moments accountant / PLD. One number is one seed; else the mean, and below it the lowest and highest seed.",
+        f"Learning rates: {'; '.join(_rates(*pair) for pair in rates.items())}." if rates else "",
+        peeking(compared),
+        f"Data: {compared.data}" if compared.data else "",
+        compared.missing,
+    ]
+    return Table(list(lines.values()), "Final accuracies of all methods", list(filter(None, notes[not lines :])))
+
+
+def _cell(values: Sequence[float]) -> str:
+    """Mean of accuracies in percent, and in small print their range."""
+    return f"{fmean(values):.1f}" + (f"\n{min(values):.1f} to {max(values):.1f}" if len(values) > 1 else "")
+
+
+def _rates(name: str, found: Mapping[float, str]) -> str:
+    """The learning rates of a method by noise multiplier, once where they are the same."""
+    same = len(set(found.values())) == 1 < len(found)
+    told = ", ".join(f"{lr} at σ = {sigma:g}" for sigma, lr in found.items())
+    return f"{style.METHODS[name]['label']} {next(iter(found.values())) + ' at every σ' if same else told}"
 
 
 def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer | Figure | Note:
@@ -244,13 +277,13 @@ def accuracy_by_sigma(compared: Comparison) -> Figure | Note:
     """Final accuracy of each method against the noise multiplier: mean, lowest and highest seed."""
     if not compared.runs:
         return Note(compared.missing)
-    points: dict[str, dict[float, list[float]]] = {}
+    ends: dict[str, dict[float, list[float]]] = {}
     together = drawn({name: records for methods in compared.runs.values() for name, records in methods.items()})
     for sigma, methods in compared.runs.items():
         for name in methods.keys() & together.keys() - {"sgd_second"}:  # (stored at one noise multiplier only)
-            points.setdefault(name, {})[sigma] = [r["rows"]["test_accuracy"][-1] for r in methods[name]]
-    points = {name: points[name] for name in together if name in points}
-    fig = by_value(points, xlabel="noise multiplier σ", ax=style.figure(height=3.8).axes[0])
+            ends.setdefault(name, {})[sigma] = [r["rows"]["test_accuracy"][-1] for r in methods[name]]
+    ends = {name: ends[name] for name in together if name in ends}
+    fig = by_value(ends, xlabel="noise multiplier σ", ax=style.figure(height=3.8).axes[0])
     plots.caption(fig, f"Stored full-size runs, after the last epoch. {peeking(compared)} {compared.missing}")
     plots.statement(fig, spent([r for m in compared.runs.values() for s in m.values() for r in s]))
     plots.provenance(fig, compared.data)

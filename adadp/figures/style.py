@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from adadp.rounding import number as number  # figures write numbers as texts do
+
 # name -> (light page, dark page). Figures are drawn in the light colours; a page swaps them (see svg.py).
 THEME = {
     "ink": ("#1f2328", "#e6e9ee"),
@@ -134,22 +136,6 @@ def figure(panels: int = 1, *, width: float = 4.4, height: float = 2.9, sharey: 
             axes = part.add_subplot(sharey=first if sharey else None)
             first = first or axes
     return fig
-
-
-def number(value: float, digits: int = 3) -> str:
-    """A number as people write it: 0.001, 1200, 3 × 10⁻⁵.
-
-    >>> number(0.00316), number(1e-5), number(20000)
-    ('0.00316', '10⁻⁵', '20000')
-    """
-    text = f"{value:.{digits}g}"
-    if 1e-4 < abs(value) < 1e6 or value == 0 or not abs(value) < float("inf"):
-        text = f"{float(text):.10f}".rstrip("0").rstrip(".") if abs(value) < 1e6 else text
-        return text.replace("-", "−")
-    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
-    mantissa = mantissa.rstrip("0").rstrip(".")
-    power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    return (power if mantissa == "1" else f"{mantissa} × {power}").replace("-", "−")
 
 
 def percent_axis(ax: Axes, which: str = "y") -> None:

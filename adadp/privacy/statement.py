@@ -5,7 +5,7 @@ import math
 from adadp.privacy import arguments
 from adadp.privacy.composition import composed_epsilon, epsilon
 from adadp.privacy.shuffling import shuffled_lower_bound, shuffled_upper_bound
-from adadp.rounding import round_down, round_up
+from adadp.rounding import number, round_down, round_up
 
 _NEIGHBORS = {
     "add_remove": "data sets that differ in one record, present in one and absent in the other (add/remove)",
@@ -114,7 +114,7 @@ def privacy_statement(
     accountant: moments accountant, orders 1 to 32
     tuning: the choice of hyper-parameters is not included
     >>> privacy_statement(noise_multiplier=2.0, sample_rate=1 / 300, steps=30_000, delta=1e-5, short=True)
-    'ε = 1.54, δ = 1e-05 (one training example, add/remove, Poisson, moments; tuning not included)'
+    'ε = 1.54, δ = 10⁻⁵ (one training example, add/remove, Poisson, moments; tuning not included)'
     """
     own = {"noise_multiplier": noise_multiplier, "sample_rate": sample_rate, "steps": steps, "sampler": sampler}
     known = _known(history, own, {"delta": delta, "accountant": accountant, "neighbors": neighbors})
@@ -127,7 +127,7 @@ def privacy_statement(
     in_short = assumptions(**said, accountant=known["accountant"], neighbors=known["neighbors"])
     value = _epsilon(known)
     if short:
-        return f"ε = {round_up(value)}, δ = {known['delta']:g} ({in_short}{_not_counted(known)})"
+        return f"ε = {round_up(value)}, δ = {number(known['delta'], 6)} ({in_short}{_not_counted(known)})"
     lines = [
         f"epsilon = {round_up(value)} at delta = {known['delta']:g}{_not_counted(known)}",
         f"record unit: {record}",
