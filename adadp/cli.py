@@ -11,7 +11,7 @@ from adadp import __version__
 from adadp import commands as actions
 from adadp.cli_federated import add_federated
 from adadp.commands import ACCOUNTANTS, FAULTS, NEIGHBORS, PROFILES
-from adadp.endings import Terminated, termination_raised
+from adadp.endings import Terminated, termination_raised, writable_streams
 from adadp.parsing import Commands, Parser, add, choice, count, debug_option, rate
 
 USER, BUG, INTERRUPTED, NO_READER, TERMINATED = 2, 1, 130, 141, 143  # exit codes besides 0
@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         end what the program started. ``--debug`` shows the traceback instead.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    writable_streams()
     parser = _parser()
     if not argv:
         parser.print_help()

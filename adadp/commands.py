@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import shlex
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,7 +50,8 @@ def book(a: argparse.Namespace) -> None:
         output=a.output, repository=a.repository, commit=a.commit, pages_branch=a.pages_branch,
         base_url=a.base_url,
     )  # fmt: skip
-    print(f"The book: {index}\nTo read it over http: python -m http.server --directory {index.parent} 8000")
+    folder = shlex.quote(str(index.parent))
+    print(f"The book: {index}\nTo read it over http: python -m http.server --directory {folder} 8000")
 
 
 def run(a: argparse.Namespace) -> None:
@@ -152,6 +154,8 @@ def _claims(a: argparse.Namespace) -> None:
     from adadp.experiments.claims import CLAIMS
     from adadp.figures import claims
 
+    if a.profile != "paper":
+        raise ValueError("claims are judged at the sizes that their rules name; leave --profile out")
     ids = [choose(name, [c.id for c in CLAIMS], "claim") for name in a.experiment]
     found = claims.stored_reports(a.folder, ids)
     print(claims.Cards(found))

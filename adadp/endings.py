@@ -1,7 +1,10 @@
-"""How a program is ended from outside: SIGTERM takes Ctrl-C's way out, so that what it started ends, too."""
+"""How a program meets its surroundings: SIGTERM takes Ctrl-C's way out, so that what it started ends, too; output goes
+wherever there is a place for it."""
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -28,3 +31,13 @@ def termination_raised() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def writable_streams() -> None:
+    """Let output that has no place go nowhere (``>&-``), and write in ASCII what the place's encoding does not know."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+        elif hasattr(stream, "reconfigure") and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")

@@ -37,6 +37,7 @@ def train(
     progress: bool = True,
     callbacks: Sequence = (),
     checkpoint: str | os.PathLike | None = None,
+    keep_checkpoint: bool = False,
 ) -> History:
     """Train ``model`` in place, and record accuracy, learning rate and epsilon as it goes.
 
@@ -64,6 +65,7 @@ def train(
             ``load_state_dict`` is stored in the checkpoint.
         checkpoint: a file that holds everything needed to continue, rewritten after every epoch. A call with the same
             arguments continues from it and ends as if it had never been interrupted; it is deleted at the end.
+        keep_checkpoint: leave it there, for who stores the outcome first and deletes it afterwards.
 
     Returns:
         The history. Test accuracy and loss are not covered by epsilon: the test set counts as public.
@@ -110,11 +112,11 @@ def train(
                     run.history.rows.append(run.row())
                     bar.set_postfix({k: run.history.rows[-1][k] for k in ("test_accuracy", "lr")})
                 run.call_back()
-                if checkpoint is not None and not last:
+                if checkpoint is not None and (keep_checkpoint or not last):
                     run.save(checkpoint)
     finally:
         run.spending.end(run.begun)
-    if checkpoint is not None:
+    if checkpoint is not None and not keep_checkpoint:
         Path(checkpoint).unlink(missing_ok=True)
     return run.history
 

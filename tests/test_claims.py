@@ -4,7 +4,7 @@ import pytest
 
 from adadp.experiments import claims, grids
 from adadp.experiments.claims import CLAIMS, verdicts
-from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE, Claim, judge
+from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE, Claim, Evidence, judge
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 
@@ -91,7 +91,7 @@ def test_margin_of_competitive_is_one_point(equal_world):
     assert verdict("competitive-mnist", near) == HOLDS
     far = changed(near, is_printed, {"test_accuracy": [0.8899] * 100})
     assert verdict("competitive-mnist", far) == REFERENCE_ONLY
-    assert judge(BY_ID["competitive-mnist"], far).numbers["as_printed"].startswith("-1.0 at σ=2")
+    assert judge(BY_ID["competitive-mnist"], far).numbers["as_printed"].startswith("−1.0 at σ=2")
     both = changed(far, is_reference, {"test_accuracy": [0.5] * 100})
     assert verdict("competitive-mnist", both) == FAILS
 
@@ -186,3 +186,17 @@ def test_a_claim_without_a_rule_is_not_testable_and_earlier_rules_are_shown(monk
     new = Claim("new", "t", "w", "c", None, earlier=(old,))
     monkeypatch.setattr(claims, "CLAIMS", [new])
     assert [v.verdict for v in verdicts({})] == [UNTESTABLE, FAILS]
+
+
+@pytest.mark.parametrize("gap", [30, 29])
+@pytest.mark.parametrize("base", range(8900, 9000, 7))
+def test_a_limit_that_is_met_exactly_is_met(base, gap):
+    """Accuracies are whole numbers of images: 0.30 points above is enough, 0.29 is not, whatever binary fractions are."""
+    known = {"a": base + gap, "b": base}
+
+    class Stored(Evidence):
+        def runs(self, experiment, role, sigma):
+            return [{"rows": {"test_accuracy": [known[role] / 10_000]}}] * 3
+
+    holds, _ = claims._differences("x", "b", (2,), claims.BETTER)(Stored({}), "a")
+    assert holds == (gap == 30)

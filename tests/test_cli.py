@@ -4,6 +4,7 @@ import errno
 import functools
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import torch
 import adadp
 from adadp import cli, commands
 
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(adadp.__file__).parents[1])}
 COMMANDS = ("book", "run", "results", "epsilon", "calibrate", "audit")
 PAPER = ["--noise-multiplier", "2", "--sample-rate", "200/60000", "--epochs", "100"]
 
@@ -192,6 +194,29 @@ def test_a_full_disk_under_the_output():
         started = process("results", "status", stdout=full)
         err = started.stderr.read()
     assert started.wait() == 2 and err.count("\n") == 1 and "no space left" in err
+
+
+EPSILON = "epsilon --noise-multiplier 2 --sample-rate 1/300 --steps 10"
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_output_is_no_fault(closed):
+    command = f"{shlex.quote(sys.executable)} -m adadp {EPSILON} {closed}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.returncode == 0 and done.stderr == ""
+    assert ("moments" in done.stdout) == (closed == "2>&-")
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1"])
+def test_an_encoding_that_lacks_a_sign_stops_nothing(encoding):
+    """Such as that of a file on Windows; the sign is written as its number."""
+    command = [sys.executable, "-m", "adadp", "results", "claims", "same-time"]
+    done = subprocess.run(command, capture_output=True, env=ENVIRONMENT | {"PYTHONIOENCODING": encoding})
+    assert done.returncode == 0 and rb"\u2713" in done.stdout and done.stderr == b""
+
+
+def test_claims_have_sizes_of_their_own(capsys):
+    assert "leave --profile out" in refused(capsys, "results", "claims", "--profile", "full-data")
 
 
 # --- what the commands do ------------------------------------------------------------------------------------------

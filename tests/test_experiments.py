@@ -18,9 +18,11 @@ from adadp.data import DataError
 from adadp.experiments import execution, grids, places, results, runner
 from adadp.experiments.cases import case, run_case
 from adadp.experiments.configs import KINDS, PrivateRun, from_dict
-from adadp.experiments.plan import Cell, Grid, half_decade
+from adadp.experiments.federated import federated
+from adadp.experiments.grids import Job
+from adadp.experiments.plan import PROFILES, Cell, Grid, half_decade
 from adadp.experiments.private import EQUAL_EPSILON, PRINTED, REFERENCE, private, selection
-from adadp.experiments.runner import run
+from adadp.experiments.runner import attempt, run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -490,6 +492,34 @@ def test_kill_in_the_middle_of_a_write(tmp_path, few, undisturbed):
     assert results.load(stored) == {}, "a write that did not end is not a result"
     assert start(stored, few, cache).wait(120) == 0
     assert comparable(stored) == undisturbed
+    assert any(r["resumed"] for r in results.load(stored).values()), "what was computed by then is not lost"
+
+
+@pytest.mark.parametrize("kind", ["private", "federated"])
+def test_a_finished_run_that_could_not_be_stored_is_not_computed_again(kind, tmp_path, few, monkeypatch, cache):
+    config = (
+        few[0].but(epochs=2, decay_from=1) if kind == "private" else PROFILES["quick"](federated(random_fraction=0.33))
+    )
+    job, epochs, save = Job("few", 1, config), [], results.save
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(results, "save", full)
+    with pytest.raises(RuntimeError, match="no space left"):
+        attempt(job, tmp_path, "cpu", lambda: epochs.append(1))
+    first = len(epochs)
+    monkeypatch.setattr(results, "save", save)
+    record, error = attempt(job, tmp_path, "cpu", lambda: epochs.append(1))
+    assert error is None and record["resumed"] and len(epochs) == first >= 2
+    assert len(results.load(tmp_path)) == 1 and not list(cache.glob("checkpoints/*.pt"))
+
+
+def test_a_run_that_another_experiment_has_stored_is_not_computed_again(tmp_path, few, cache):
+    config = few[0].but(epochs=1, decay_from=None, decay_rate=None)
+    assert attempt(Job("one", 1, config), tmp_path, "cpu")[0]
+    assert attempt(Job("other", 1, config), tmp_path, "cpu") == (None, None)
+    assert len(list(tmp_path.glob("*/*.json"))) == 1
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adadp.experiments import grids
+from adadp.experiments import grids, report
 from adadp.experiments.claims import CLAIMS
 from adadp.experiments.configs import from_dict
 from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, judge
@@ -165,3 +165,17 @@ def test_one_share_at_which_the_initial_lr_matters_is_enough():
         return as_claimed(role, config) - (0.1 if config.lr > 0.5 and config.random_fraction == 0.66 else 0.0)
 
     assert judge(BY_ID["fed-lr"], world(one_share)).verdict == FAILS
+
+
+@pytest.mark.parametrize("claim", ["fed-keeps", "fed-drops-less"])
+@pytest.mark.parametrize("share", [0.0, 0.33, 1.0])
+def test_a_claim_waits_for_a_grid_of_one_share(claim, share, claimed):
+    """SGD is not tuned at a share before its grid is stored: nothing is planned there, and nothing is judged."""
+    rest = {
+        i: r
+        for i, r in claimed.items()
+        if not (r["config"]["method"] == "sgd" and r["config"]["random_fraction"] == share)
+    }
+    needed = share in {"fed-keeps": (0.33,), "fed-drops-less": (0.0, 1.0)}[claim]
+    assert judge(BY_ID[claim], rest).verdict == (INCOMPLETE if needed else HOLDS)
+    assert report.report(BY_ID[claim], rest).verdict.verdict == judge(BY_ID[claim], rest).verdict

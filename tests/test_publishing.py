@@ -15,6 +15,7 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from adadp.experiments import results
 from adadp.publishing import build, inputs, mirror, pages, provenance, sphinx_extension, toc, worker
 from adadp.publishing import notebook as nbk
 from adadp.publishing.build import build_book
@@ -94,6 +95,7 @@ def test_parameters_are_read():
         ("profile = 'quick'\nseed = 0", "does not set device"),
         (f"{PARAMETERS}\nn = {{'quick': 1}}[profile]", "line 4 of the parameters cell must be `name = literal`"),
         (f"{PARAMETERS}\nprint(seed)", "line 4"),
+        (f"{PARAMETERS}\n%matplotlib inline", "notebooks/n.ipynb: line 4 of the parameters cell is not Python"),
         (f"import os\n{PARAMETERS}", "line 1"),
         (f"{PARAMETERS}\na = b = 1", "line 4"),
     ],
@@ -229,7 +231,16 @@ def _gpu(root, monkeypatch):
     monkeypatch.setattr(inputs, "device_name", lambda device: "Some GPU")
 
 
-@pytest.mark.parametrize("change", [_edit_code, _edit_notebook, _store_result, _add_data, _new_version, _gpu])
+def _commit_a_rule(root, monkeypatch):
+    (root / "adadp" / "experiments" / "claims.py").open("a").write("\n# another rule\n")
+    who = {f"GIT_{role}_{what}": "x" for role in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "a rule"]):
+        subprocess.run(["git", *command], cwd=root, check=True, env=os.environ | who)
+
+
+@pytest.mark.parametrize(
+    "change", [_edit_code, _edit_notebook, _store_result, _add_data, _new_version, _gpu, _commit_a_rule]
+)
 def test_key_changes_with_what_a_page_depends_on(root, monkeypatch, change):
     before = _key(root)
     assert _key(root) == before
@@ -239,6 +250,22 @@ def test_key_changes_with_what_a_page_depends_on(root, monkeypatch, change):
 
 def test_key_changes_with_profile_seed_and_device(root):
     assert len({_key(root), _key(root, profile="paper"), _key(root, seed=1), _key(root, device="cuda")}) == 4
+
+
+def test_key_does_not_depend_on_what_a_build_keeps_beside_the_data(root):
+    """On a fresh machine data and cache share a folder: the second build must find the first one's pages."""
+    before = _key(root)
+    inputs.data_folder().mkdir(parents=True)
+    for name in ("mnist-5k-bundled.npz", ".writable-1", ".half.tmp", "features/x.npz"):
+        (inputs.data_folder() / name).parent.mkdir(exist_ok=True)
+        (inputs.data_folder() / name).write_bytes(b"1")
+    assert _key(root) == before
+
+
+def test_pages_are_made_from_the_results_that_are_published(root, monkeypatch):
+    monkeypatch.setenv("ADADP_RESULTS", "/somewhere/else")
+    monkeypatch.setenv("ADADP_RESULTS", environment(root)["ADADP_RESULTS"])
+    assert results.stored_folder() == results.PACKAGED
 
 
 def test_key_does_not_depend_on_bytecode_or_place(root, tmp_path):
@@ -465,11 +492,30 @@ def test_swap_replaces_the_whole_book(tmp_path):
 
 
 def test_old_book_comes_back_after_a_swap_cut_short(root, old):
-    old.parent.rename(old.parent.with_name("html.old"))
+    old.parent.rename(old.parent.with_name(".html.adadp-old"))
     write(root, "1 / 0")
     with pytest.raises(RuntimeError, match="ZeroDivisionError"):
         lines(root=root)
     assert old.read_text() == "the previous book"
+
+
+def test_a_folder_that_is_no_book_is_left_alone(root, tmp_path):
+    """Nothing is executed, moved or deleted; a stranger's folder of a similar name is no interrupted book either."""
+    mine, site = tmp_path / "mine", tmp_path / "site"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("x")
+    for output, complaint in ((mine, "no book"), (root, "holds the repository"), (tmp_path, "holds the repository")):
+        with pytest.raises(ValueError, match=complaint):
+            build_book(root, output=output)
+    with pytest.raises(ValueError, match="is a file"):
+        build_book(root, output=mine / "thesis.tex")
+    for name in ("site.old", ".site.adadp-old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "notes.txt").write_text("x")
+    pages.restore(site)
+    assert not site.exists() and (mine / "thesis.tex").read_text() == "x"
+    for fine in (tmp_path / "new", root / "_build" / "html"):
+        pages.check_output(root, fine)
 
 
 def test_pages_that_sphinx_only_warned_about_are_not_taken(tmp_path, monkeypatch):

@@ -203,6 +203,13 @@ def test_one_case_lies_over_the_band_of_its_own_seeds(full):
     assert "stored" not in plots.describe(alone) and "this run" in plots.describe(alone)
 
 
+def test_a_case_without_noise_is_drawn_by_epoch(full):
+    config = case("mnist", "as_printed", sigma=0.0, tol=0.1, seed=9)
+    fig = stored.one_case(config, record("as_printed tol 0.1", config), folder=full)
+    assert fig.axes[0].get_xlabel() == "epoch" and not plots.statement(fig)
+    assert "without noise" in plots.describe(fig) and "this run, seed 9" in plots.describe(fig)
+
+
 def test_one_change_compares_like_with_like(full):
     """Three seeds before and after; SGD's lr goes along with the clipping norm, so that it finds its counterpart."""
     fig = ablations.one_change("clip-control", folder=full)

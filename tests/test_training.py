@@ -519,6 +519,15 @@ def test_resumption_changes_nothing(tmp_path, optimizer, stop):
     assert not path.exists() and list(tmp_path.iterdir()) == []
 
 
+def test_a_checkpoint_that_is_kept_gives_the_finished_run_again(tmp_path):
+    path = tmp_path / "run.pt"
+    weights, _, history = whole()
+    for _ in range(2):  # trained, then only read
+        again, _, history_again = whole(path, keep_checkpoint=True)
+        assert all(torch.equal(a, b) for a, b in zip(weights, again, strict=True)) and history_again == history
+        assert path.exists()
+
+
 @pytest.mark.parametrize(
     "options", [{"dropout": 0.5}, {"own_generator": False}, {"sampling": ShuffledPartition(10, 6)}]
 )

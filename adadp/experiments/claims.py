@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from adadp.experiments import federated_claims
-from adadp.experiments.evidence import Claim, Evidence, Verdict, judge
+from adadp.experiments.evidence import Claim, Evidence, Verdict, exactly, judge
 from adadp.experiments.private import SIGMAS
 from adadp.rounding import signed
 
@@ -47,7 +47,8 @@ def _differences(experiment: str, baseline: str, sigmas, least: float):
     """Rule: the variant's accuracy minus the baseline's is at least so many points at every sigma."""
 
     def rule(evidence: Evidence, variant: str) -> tuple[bool, str]:
-        found = {s: evidence.final(experiment, variant, s) - evidence.final(experiment, baseline, s) for s in sigmas}
+        gaps = {s: evidence.final(experiment, variant, s) - evidence.final(experiment, baseline, s) for s in sigmas}
+        found = {s: exactly(gap) for s, gap in gaps.items()}
         return min(found.values()) >= least, ", ".join(
             f"{signed(d)} at σ={s:g}" for s, d in found.items()
         ) + " (points)"
@@ -60,7 +61,7 @@ def _insensitive(evidence: Evidence, variant: str) -> tuple[bool, str]:
     ranges = {}
     for sigma in (2, 8):
         found = [100 * r["rows"]["test_accuracy"][-1] for r in evidence.runs("eta0", variant, sigma)]
-        ranges[sigma] = max(found) - min(found)
+        ranges[sigma] = exactly(max(found) - min(found))
     return max(ranges.values()) <= 2.0, ", ".join(f"range {r:.1f} at σ={s:g}" for s, r in ranges.items()) + " (points)"
 
 
@@ -93,9 +94,9 @@ def _stable(evidence: Evidence, variant: str) -> tuple[bool, str]:
             accuracy, best = [100 * a for a in record["rows"]["test_accuracy"]], 0.0
             for epoch, value in enumerate(accuracy, 1):
                 best = max(best, value)
-                falls.append(best - value if epoch > 10 else 0.0)
+                falls.append(exactly(best - value) if epoch > 10 else 0.0)
         change = evidence.final("discarding", "as_printed, discarding", sigma)
-        gains.append(change - evidence.final("dp-adam-mnist", variant, sigma))
+        gains.append(exactly(change - evidence.final("dp-adam-mnist", variant, sigma)))
     number = f"largest fall {max(falls):.1f}, largest gain by discarding {signed(max(gains))} (points)"
     return max(falls) <= 5.0 and max(gains) <= COMPETITIVE, number
 
@@ -105,7 +106,7 @@ def _scaled(evidence: Evidence, variant: str) -> tuple[bool, str]:
     found = [
         evidence.final("dp-adam-mnist", variant, s) - evidence.final("scaled-error", "plain error", s) for s in SIGMAS
     ]
-    return statistics.fmean(found) >= BETTER, f"{signed(statistics.fmean(found), 2)} points (mean over σ)"
+    return exactly(statistics.fmean(found)) >= BETTER, f"{signed(statistics.fmean(found), 2)} points (mean over σ)"
 
 
 def _loss_at_one(evidence: Evidence, experiment: str, sigmas) -> dict[float, tuple[float, float]]:
@@ -117,7 +118,7 @@ def _loss_at_one(evidence: Evidence, experiment: str, sigmas) -> dict[float, tup
             for c in evidence.curves(experiment, None, sigma)
         }
         best = max(found, key=found.get)
-        losses[sigma] = (found[best] - found[1.0], best)
+        losses[sigma] = (exactly(found[best] - found[1.0]), best)
     return losses
 
 
@@ -160,7 +161,7 @@ def _same_cost(evidence: Evidence, variant: str) -> tuple[bool, str]:
 def _about_96(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: without noise, at the tol 0.1 of the paper's other experiments without privacy, 95 to 97 percent."""
     accuracy = evidence.final("no-noise", f"{variant} tol 0.1", 0)
-    return abs(accuracy - 96) <= 1.0, f"{accuracy:.1f} %"
+    return exactly(abs(accuracy - 96)) <= 1.0, f"{accuracy:.1f} %"
 
 
 def _comparisons() -> list[Claim]:

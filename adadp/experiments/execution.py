@@ -42,7 +42,7 @@ def execute(config, *, device: str = "auto", checkpoint: Path | None = None, on_
     Args:
         config: a run of a kind in :data:`EXECUTORS`.
         device: "auto" takes CUDA where there is one.
-        checkpoint: file to continue from, and to leave behind when interrupted.
+        checkpoint: file to continue from, and to leave behind: who has stored the record deletes it.
         on_epoch: called with no argument after every epoch (progress).
 
     Returns:
@@ -165,6 +165,7 @@ def run_private(config: PrivateRun, *, device: str, checkpoint: Path | None, on_
         progress=False,
         callbacks=callbacks,
         checkpoint=checkpoint,
+        keep_checkpoint=True,
     )
     rows = {name: [row.get(name) for row in history.rows] for name in COLUMNS}
     rate = config.expected_batch_size / len(data.y_train)

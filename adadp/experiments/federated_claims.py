@@ -7,7 +7,7 @@ after the last round, in percent, averaged over three seeds; SGD is the one tune
 import itertools
 import statistics
 
-from adadp.experiments.evidence import Claim, Evidence
+from adadp.experiments.evidence import Claim, Evidence, MissingRuns, exactly
 from adadp.experiments.federated import RANDOM
 from adadp.rounding import signed
 
@@ -18,18 +18,21 @@ WHERE, METHOD = "Federated learning experiments", "Adaptive federated averaging 
 def _final(evidence: Evidence, experiment: str, role: str, fraction: float) -> float:
     """Final accuracy in percent, mean over seeds, at one share of random data."""
     found = _runs(evidence, experiment, role, fraction)
-    return 100 * statistics.fmean(r["rows"]["test_accuracy"][-1] for r in found)
+    return exactly(100 * statistics.fmean(r["rows"]["test_accuracy"][-1] for r in found))
 
 
 def _runs(evidence: Evidence, experiment: str, role: str, fraction: float) -> list[dict]:
     """The records of a role at one share of random data."""
-    found = evidence.curves(experiment, role)
-    return [r for c in found if c["config"]["random_fraction"] == fraction for r in c["records"]]
+    curves = evidence.curves(experiment, role)
+    found = [r for c in curves if c["config"]["random_fraction"] == fraction for r in c["records"]]
+    if not found:  # a tuned one is not planned before its grid is stored
+        raise MissingRuns(f"{experiment}: {role} at {100 * fraction:g} % random")
+    return found
 
 
 def _keeps(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: at 33 % random data ADADP is at least 1.0 point above tuned SGD."""
-    gap = _final(evidence, "fed-rounds", "adadp", 0.33) - _final(evidence, "fed-rounds", "sgd best", 0.33)
+    gap = exactly(_final(evidence, "fed-rounds", "adadp", 0.33) - _final(evidence, "fed-rounds", "sgd best", 0.33))
     return gap >= 1.0, f"{signed(gap)} points at 33 % random"
 
 
@@ -38,9 +41,9 @@ def _drops_less(evidence: Evidence, variant: str) -> tuple[bool, str]:
     lost, said = {}, []
     for role, name in (("adadp", "ADADP"), ("sgd best", "tuned SGD")):
         uniform, grouped = (_final(evidence, "fed-randomness", role, share) for share in (1.0, 0.0))
-        lost[role] = uniform - grouped
+        lost[role] = exactly(uniform - grouped)
         said.append(f"{name} loses {lost[role]:.1f} points ({uniform:.1f} to {grouped:.1f} %)")
-    return lost["sgd best"] - lost["adadp"] >= 3.0, f"from 100 % to 0 % random {', '.join(said)}"
+    return exactly(lost["sgd best"] - lost["adadp"]) >= 3.0, f"from 100 % to 0 % random {', '.join(said)}"
 
 
 def _unrest(record: dict) -> float:
@@ -71,7 +74,7 @@ def _stability(evidence: Evidence, fraction: float) -> tuple[bool, bool, str]:
     roles = ("adadp", "nothing discarded")
     kept, plain = (statistics.fmean(map(_unrest, _runs(evidence, "fed-discarding", role, fraction))) for role in roles)
     with_it, without = (_final(evidence, "fed-discarding", role, fraction) for role in roles)
-    calmer = plain > 0 and kept <= 0.75 * plain and with_it - without >= -1.0
+    calmer = plain > 0 and kept <= 0.75 * plain and exactly(with_it - without) >= -1.0
     saved = without <= BROKEN < with_it
     runs = {role: _runs(evidence, "fed-discarding", role, fraction) for role in roles}
     ends = {role: [100 * r["rows"]["test_accuracy"][-1] for r in found] for role, found in runs.items()}
@@ -106,7 +109,7 @@ def _different_lr(evidence: Evidence, variant: str) -> tuple[bool, str]:
 
 def _adam_poor(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: at 33 % random data the best Adam is at least 5.0 points below ADADP."""
-    gap = _final(evidence, "fed-adam", "adadp", 0.33) - _final(evidence, "fed-adam", "adam best", 0.33)
+    gap = exactly(_final(evidence, "fed-adam", "adadp", 0.33) - _final(evidence, "fed-adam", "adam best", 0.33))
     return gap >= 5.0, f"ADADP ends {signed(gap)} points from the best Adam"
 
 
@@ -118,7 +121,7 @@ def _lr_hardly_matters(evidence: Evidence, variant: str) -> tuple[bool, str]:
         for record in _runs(evidence, "fed-lr", "adadp by lr", p):
             by_lr.setdefault(record["config"]["lr"], []).append(100 * record["rows"]["test_accuracy"][-1])
         means = [statistics.fmean(values) for values in by_lr.values()]
-        ranges[p] = max(means) - min(means)
+        ranges[p] = exactly(max(means) - min(means))
     return max(ranges.values()) <= 3.0, ", ".join(f"range {r:.1f} at {100 * p:.0f} %" for p, r in ranges.items())
 
 

@@ -105,7 +105,8 @@ def run_federated(config: FederatedRun, *, device: str, checkpoint: Path | None,
     data = dataset(config.dataset, None, 0)
     loop, found = build(config, data, device), {}
     try:
-        history = loop.run(config.rounds, progress=False, checkpoint=checkpoint, callbacks=[lambda **_: on_epoch()])
+        known = {"checkpoint": checkpoint, "keep_checkpoint": True, "callbacks": [lambda **_: on_epoch()]}
+        history = loop.run(config.rounds, progress=False, **known)
     except NoUsableClient as error:
         history, found = error.history, {"diverged": len(error.history.rows) + 1}
     done = history.rows + [_guess(config, n) for n in range(len(history.rows) + 1, config.rounds + 1)]

@@ -186,7 +186,7 @@ class _Workers:
         """
         for job, record, error in self._alone(todo) if self.jobs == 1 else self._parallel(todo):
             if record:
-                if not _path(self.place, job).exists():  # a worker on another disk
+                if not _stored(self.place, job):  # a worker on another disk
                     results.save(record, job.experiment, self.place)
                 self._advance(job)
             yield job, record, error
@@ -228,7 +228,7 @@ def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | N
     from adadp.experiments.execution import execute
 
     with places.lock(job.config.id) as mine:
-        if not mine or _path(place, job).exists():
+        if not mine or _stored(place, job):
             return None, None
         checkpoint = places.cache("checkpoints") / f"{job.config.id}.pt"
         try:
@@ -245,9 +245,9 @@ def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | N
         return record, None
 
 
-def _path(place: Path, job: Job) -> Path:
-    """Where a job's record is stored."""
-    return place / job.experiment / f"{job.config.slug}-{job.config.id}.json"
+def _stored(place: Path, job: Job) -> bool:
+    """Whether a job's record is there, under its experiment or another that shares the run."""
+    return any(place.glob(f"*/*-{job.config.id}.json"))
 
 
 def _epochs(config: Config) -> int:

@@ -70,7 +70,15 @@ class Coordinator(ABC):
         self._seed, self._done = seed, 0
         self._lrs: list[list[float] | None] = [None] * len(sizes)
 
-    def run(self, rounds: int, *, progress: bool = True, checkpoint: str | Path | None = None, callbacks=()) -> History:
+    def run(
+        self,
+        rounds: int,
+        *,
+        progress: bool = True,
+        checkpoint: str | Path | None = None,
+        keep_checkpoint: bool = False,
+        callbacks=(),
+    ) -> History:
         """Run ``rounds`` rounds and return their history; the averaged model is ``model``, in place.
 
         Where clients are private, ``history.privacy`` says what the epsilons assume, with lists that have one entry a
@@ -82,6 +90,7 @@ class Coordinator(ABC):
             progress: show a bar.
             checkpoint: a file in which everything is stored after each round; a later run continues from it, and the
                 file is removed at the end.
+            keep_checkpoint: leave it there, for who stores the outcome first and deletes it afterwards.
             callbacks: called after each round as ``callback(round=, model=, history=)``.
 
         Raises:
@@ -109,7 +118,7 @@ class Coordinator(ABC):
                 for callback in callbacks:
                     callback(round=number, model=self.model, history=history)
                 bar.update()
-        if checkpoint is not None:
+        if checkpoint is not None and not keep_checkpoint:
             Path(checkpoint).unlink(missing_ok=True)
         return history
 

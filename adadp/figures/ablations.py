@@ -12,7 +12,7 @@ from adadp.experiments.configs import Config, from_dict
 from adadp.experiments.private import DATA
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
-from adadp.figures.stored import Note, data_line, missing, rows, spent
+from adadp.figures.stored import Note, accuracy_by_epoch, data_line, epochs, missing, rows, spent
 from adadp.rounding import points, round_up, signed
 
 VARIANTS = ("as_printed", "reference_code", "recommended")
@@ -180,32 +180,18 @@ def without_noise(*, target: float = 0.96, folder=None):
     runs = {}
     for c in curves:
         variant, tol = c["role"].split(" tol ")
-        name = f"{SHORT[variant]}, tol {tol}"
-        runs[name] = [
-            [{"epoch": r["epoch"], "a": r["test_accuracy"]} for r in rows_without(record)] for record in c["records"]
-        ]
-    fig = plots.curves(runs, x="epoch", y="a", ax=style.figure(height=3.2).axes[0])
-    (ax,) = fig.axes
-    ax.axhline(target, color=style.COLORS["muted"], linewidth=0.8)
-    ax.set(xlabel="epoch", ylabel="test accuracy")
-    style.percent_axis(ax)
-    ends = ", ".join(f"{n} {100 * statistics.fmean(s[-1]['a'] for s in seeds):.1f} %" for n, seeds in runs.items())
-    plots.describe(fig, f"Test accuracy without noise by epoch. At the end: {ends}. A line at {100 * target:g} %.")
+        runs[f"{SHORT[variant]}, tol {tol}"] = [epochs(record) for record in c["records"]]
+    fig = accuracy_by_epoch(runs, style.figure(height=3.2).axes[0])
+    fig.axes[0].axhline(target, color=style.COLORS["muted"], linewidth=0.8)
+    ends = plots.describe(fig).split("At the end: ")[1]
     falls = ", ".join(f"{n} {100 * max(map(_fall, seeds)):.1f}" for n, seeds in runs.items())
     told = f"Largest fall within one epoch, in points: {falls}. Thin line: the paper's {100 * target:g} %."
-    return _finish(fig, f"σ = 0. At the end: {ends}. {told} {said}", curves)
+    return _finish(fig, f"σ = 0. At the end: {ends} {told} {said}", curves)
 
 
 def _fall(rows: Sequence[Mapping[str, float]]) -> float:
     """Largest loss of accuracy from one epoch to the next."""
-    return max(max(a["a"] - b["a"], 0.0) for a, b in itertools.pairwise(rows))
-
-
-def rows_without(record: dict) -> list[dict]:
-    """Rows of a run without noise: it has no finite epsilon."""
-    columns = record["rows"]
-    names = ("epoch", "test_accuracy")
-    return [dict(zip(names, values, strict=True)) for values in zip(*(columns[n] for n in names), strict=True)]
+    return max(max(a["test_accuracy"] - b["test_accuracy"], 0.0) for a, b in itertools.pairwise(rows))
 
 
 def seconds_an_epoch(*, folder=None):
@@ -247,6 +233,7 @@ def one_change(experiment: str, *, folder=None):
         ax.plot(after, [k] * len(after), "s", color=blue, label=named[1])
     ax.set_yticks(range(len(pairs)), [name for name, *_ in pairs])
     ax.invert_yaxis()
+    ax.margins(x=0.08)
     ax.set_xlabel("test accuracy, one mark a seed")
     style.percent_axis(ax, "x")
     fig.legend(loc="outside upper left", ncols=2)

@@ -182,7 +182,9 @@ def sizes(percent: float, *, folder=None) -> Table | Note:
     told = {size: signed(gap) for size, gap in size_gaps(percent, folder=folder).items()}
     lines.append({head: "ADADP − best SGD"} | told)
     orders = {tuple(sorted(shared, key=column.__getitem__)) for column in columns.values()}
-    order = "The methods come in the same order at every size." if len(orders) == 1 else "Their order is not the same."
+    order = (
+        "The methods come in the same order at every size." if len(orders) == 1 else "Their order depends on the size."
+    )
     notes = [f"{order} One seed each; the best SGD is chosen by test accuracy.", f"Data: {data_line(records)}"]
     return Table(lines, f"Final accuracy by size, {percent:g} % random", notes)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adadp.experiments import results, tables
@@ -150,6 +151,27 @@ def rows(record: Mapping, accountant: str = "moments") -> list[dict[str, float]]
     keys = {"epoch": "epoch", "steps": "steps", "test_accuracy": "test_accuracy", "lr": "lr"}
     keys |= {"epsilon": f"epsilon_{accountant.lower()}"}
     return [dict(zip(keys, values, strict=True)) for values in zip(*(columns[k] for k in keys.values()), strict=True)]
+
+
+def epochs(record: Mapping) -> list[dict[str, float]]:
+    """Accuracy after each epoch of a stored record, as rows; all there is of a run without noise."""
+    columns = [record["rows"][name] for name in ("epoch", "test_accuracy")]
+    return [{"epoch": epoch, "test_accuracy": accuracy} for epoch, accuracy in zip(*columns, strict=True)]
+
+
+def accuracy_by_epoch(runs: Mapping[str, Sequence[Sequence[Mapping]]], ax: Axes) -> Figure:
+    """Test accuracy by epoch, for runs without noise.
+
+    Args:
+        runs: name -> one list of :func:`epochs` a seed.
+        ax: where to draw.
+    """
+    fig = plots.curves(runs, x="epoch", y="test_accuracy", ax=ax)
+    ax.set(xlabel="epoch", ylabel="test accuracy")
+    style.percent_axis(ax)
+    ends = ", ".join(f"{n} {100 * fmean(s[-1]['test_accuracy'] for s in seeds):.1f} %" for n, seeds in runs.items())
+    plots.describe(fig, f"Test accuracy without noise by epoch. At the end: {ends}.")
+    return fig
 
 
 def gaps(compared: Comparison, baseline: str) -> dict[str, tuple[float, float]]:
@@ -301,10 +323,14 @@ def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Not
     runs, records = own_and_alike(config, record, folder)
     if not runs:
         return not_yet(config)
-    series = {name: [rows(r) for r in found] for name, found in runs.items()}
-    fig = plots.accuracy_against_epsilon(series, delta=config.delta, ax=style.figure(height=3.4).axes[0])
+    ax = style.figure(height=3.4).axes[0]
+    if config.noise_multiplier:
+        series = {name: [rows(r) for r in found] for name, found in runs.items()}
+        fig = plots.accuracy_against_epsilon(series, delta=config.delta, ax=ax)
+        plots.statement(fig, f"ε for {assumptions()}; moments accountant")
+    else:  # epsilon is infinite
+        fig = accuracy_by_epoch({name: [epochs(r) for r in found] for name, found in runs.items()}, ax=ax)
     plots.caption(fig, f"The case {config.slug}. Band: lowest to highest stored seed.")
-    plots.statement(fig, f"ε for {assumptions()}; moments accountant")
     plots.provenance(fig, data_line(records))
     return fig
 

@@ -13,6 +13,8 @@ CSS = (
     "text-align:left;vertical-align:top;border:0;background:none}.adadp-table thead th{border-bottom:1px solid #8888;"
     "vertical-align:bottom}.adadp-table tbody th{font-weight:400}.adadp-table .ad-right{text-align:right}"
     ".adadp-table small{display:block;opacity:.8;font-size:.85em;font-weight:400;white-space:nowrap}"
+    "@media (max-width:36rem){.adadp-table table{font-size:.85em}.adadp-table small{white-space:normal}"
+    ".adadp-table table th,.adadp-table table td{min-width:0;padding-right:.5rem}}"
     ".adadp-table:focus-visible{outline:2px solid #4590f8}"
     ".adadp-note{font-size:.85em;opacity:.8;margin:.2rem 0}</style>"
 )

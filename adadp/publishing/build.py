@@ -11,7 +11,7 @@ from adadp.publishing import launch, provenance, toc
 from adadp.publishing import notebook as nbk
 from adadp.publishing.execute import Page, execute
 from adadp.publishing.mirror import add_launch_copies, lay_out, lock, set_address
-from adadp.publishing.pages import build_pages, listing, restore
+from adadp.publishing.pages import build_pages, check_output, listing, restore
 
 PROFILES = ("quick", "paper")
 DEVICES = ("auto", "cpu", "cuda")
@@ -46,7 +46,7 @@ def build_book(
         seed: what every notebook gets as its ``seed``.
         device: "auto", "cpu" or "cuda".
         strict: a warning of Sphinx, or a cell that writes to stderr, is an error; otherwise it is listed.
-        output: folder of the finished book (default: ``_build/html`` below the root).
+        output: folder of the finished book (default: ``_build/html`` below the root); new, empty, or an older book.
         workers: notebooks executed side by side, at least 1 (default: 2, or 1 on a single core).
         use_cache: False executes every notebook anew.
         repository: address of the public repository; without one the pages have no launch and source buttons.
@@ -58,7 +58,7 @@ def build_book(
 
     Raises:
         ValueError: an unknown profile or device, no worker, a faulty ``_toc.yml``, a notebook without a parameters
-            cell, a repository without a commit.
+            cell, a repository without a commit, an ``output`` that holds something else than a book.
         RuntimeError: a cell failed, or (strict) something warned, or Jupyter Book failed; the message names where.
         OSError: the disk is full or not writable.
     """
@@ -68,6 +68,7 @@ def build_book(
     pages = toc.pages(root)
     build = root / "_build"
     output = Path(output).resolve() if output else build / "html"
+    check_output(root, output)
     with _disk_full_said(build), lock(build, report):
         restore(output)
         executed = execute(

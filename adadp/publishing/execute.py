@@ -101,6 +101,7 @@ def environment(root: Path) -> dict[str, str]:
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "NO_COLOR": "1",
         "ADADP_PROGRESS": "0",  # bars of adadp.train would stay on the page
+        "ADADP_RESULTS": "",  # the book is drawn from the results that it publishes, the package's
     }
     return {"OMP_NUM_THREADS": "1"} | os.environ | ours
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,6 +15,7 @@ VERSIONS = (
 )  # fmt: skip
 
 COMPUTED = {"checkpoints", "locks", "features", "cases", "pilot", "quick"}  # folders of the cache
+COMPUTED |= {"mnist-5k-bundled.npz"}  # and a file: the bundled images in a form that is read faster
 
 
 def digest(notebook: Path, surroundings: str, parameters: dict) -> str:
@@ -35,6 +37,7 @@ def surroundings(root: Path, device: str) -> str:
     for path in package_files(root):
         h.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     facts = [sys.version_info[:2], [_version(p) for p in VERSIONS], device_name(device), data_files(data_folder())]
+    facts += [rules_written(root)]
     h.update(json.dumps(facts).encode())
     return h.hexdigest()
 
@@ -49,8 +52,22 @@ def data_files(folder: Path) -> list[tuple[str, int, int]]:
 
     What is only kept there because data and cache share a folder is no data.
     """
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not COMPUTED & set(p.relative_to(folder).parts))
+    inside = ((p, p.relative_to(folder).parts) for p in folder.rglob("*") if p.is_file())
+    files = sorted(p for p, parts in inside if not COMPUTED & set(parts) and not parts[-1].startswith("."))
     return [(p.relative_to(folder).as_posix(), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
+
+
+def rules_written(root: Path) -> str:
+    """The last commit of the claims' rules, as far as the history goes back: pages name commits of rules."""
+    questions = (
+        ["log", "-1", "--format=%H", "--", "adadp/experiments/*claims.py"],
+        ["rev-parse", "--is-shallow-repository"],
+    )
+    try:
+        found = [subprocess.run(["git", *q], cwd=root, capture_output=True, text=True).stdout for q in questions]
+    except OSError:
+        return ""
+    return " ".join("".join(found).split())
 
 
 def device_name(device: str) -> str:

@@ -46,7 +46,11 @@ def parameters(nb: nbformat.NotebookNode, name: str) -> dict[str, Any]:
     if len(tagged) != 1 or code_cells(nb)[0] is not tagged[0]:
         raise ValueError(f"{name}: exactly one code cell, the first, must have the tag 'parameters'")
     values = {}
-    for line in ast.parse(tagged[0].source).body:
+    try:
+        lines = ast.parse(tagged[0].source).body
+    except SyntaxError as error:
+        raise ValueError(f"{name}: line {error.lineno} of the parameters cell is not Python: {error.msg}") from error
+    for line in lines:
         try:
             (target,) = line.targets  # type: ignore[attr-defined]
             values[target.id] = ast.literal_eval(line.value)  # type: ignore[attr-defined]

@@ -124,10 +124,29 @@ def swap(html: Path, output: Path) -> None:
 def restore(output: Path) -> None:
     """Bring the old book back where `swap` was cut short between its two renames."""
     old = _aside(output)
-    if old.exists() and not output.exists():
+    if is_book(old) and not output.exists():
         old.rename(output)
 
 
+def is_book(folder: Path) -> bool:
+    """Whether a folder holds a finished book."""
+    return (folder / NOTE).is_file() or (folder / "index.html").is_file()
+
+
+def check_output(root: Path, output: Path) -> None:
+    """Refuse a folder whose place the book must not take.
+
+    Raises:
+        ValueError: it holds the repository, or something that is no book; or it is a file.
+    """
+    if root.is_relative_to(output):
+        raise ValueError(f"output (--output) {output} holds the repository; the book needs a folder of its own")
+    if output.exists() and not output.is_dir():
+        raise ValueError(f"output (--output) {output} is a file; name a folder")
+    if output.is_dir() and any(output.iterdir()) and not is_book(output):
+        raise ValueError(f"output (--output) {output} holds something that is no book; name another or a new folder")
+
+
 def _aside(output: Path) -> Path:
-    """Where the old book waits while the new one moves in."""
-    return output.with_name(output.name + ".old")
+    """Where the old book waits while the new one moves in; a name that nothing else has."""
+    return output.with_name(f".{output.name}.adadp-old")
