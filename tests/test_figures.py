@@ -155,22 +155,23 @@ def test_rows_that_do_not_fit_are_refused_by_name(runs, message):
         plots.accuracy_against_epsilon(runs)
 
 
-def test_learning_rate_marks_the_prediction():
-    rows = [{"step": 2 * i, "lr": 0.1 * 0.9**i} for i in range(20)]
-    fig = plots.learning_rate({"η₀ = 0.1": rows}, predicted=0.03)
-    (ax,) = fig.axes
-    assert ax.get_yscale() == "log"
-    assert any(np.allclose(line.get_ydata(), 0.03) for line in ax.lines)
-    assert "predicted 0.03" in plots.describe(fig)
+def test_learning_rates_are_drawn_on_a_logarithmic_axis():
+    rows = [{"step": 2 * i, "lr": 0.1 * 0.5**i} for i in range(5)]
+    fig = plots.learning_rate({"η₀ = 0.1": rows})
+    assert fig.axes[0].get_yscale() == "log" and "η₀ = 0.1 ends at 0.00625" in plots.describe(fig)
 
 
-def test_slopes_are_fitted_and_written():
-    x = np.geomspace(0.01, 0.5, 8)
-    fig = plots.slopes(x, {"one step": 3 * x**2, "extrapolated": x**3}, xlabel="step size", ylabel="error")
-    assert "one step has slope 2.00, extrapolated has slope 3.00" in plots.describe(fig)
-    assert {t.get_text() for t in fig.axes[0].texts} == {"one step\nslope 2.00", "extrapolated\nslope 3.00"}
-    with pytest.raises(ValueError, match="positive"):
-        plots.slopes(x, {"bad": np.zeros(8)}, xlabel="x", ylabel="y")
+@pytest.mark.parametrize(("ends", "beside"), [((0.5, 0.51, 0.52), False), ((0.2, 0.5, 0.9), True)])
+def test_names_stand_beside_curves_unless_these_meet(ends, beside):
+    runs = {f"run {k}": [[{"x": 0, "y": k / 3}, {"x": 1, "y": end}]] for k, end in enumerate(ends)}
+    fig = plots.curves(runs, x="x", y="y")
+    assert bool(fig.axes[0].texts) == beside and bool(fig.legends) != beside
+
+
+def test_seeds_that_part_are_drawn_one_by_one():
+    seeds = [[{"x": 0, "y": 0.1}, {"x": 1, "y": end}] for end in (0.1, 0.11, 0.6)]
+    apart, close = (plots.curves({"run": rows}, x="x", y="y") for rows in (seeds, seeds[:1] * 3))
+    assert len(apart.axes[0].lines) == 1 + 3 and len(close.axes[0].lines) == 1
 
 
 def test_bars_show_mean_and_range():

@@ -204,13 +204,6 @@ def test_a_shared_run_counts_once_by_tier(three_seeds):
     assert sum(r["planned"] for r in together.values()) < both
 
 
-def test_dataframe(three_seeds):
-    pytest.importorskip("pandas")
-    frame = tables.to_dataframe(three_seeds)
-    assert len(frame) == 6 and set(frame.seed) == {1, 2, 3} and frame.test_accuracy.max() == 0.93
-    assert tables.to_dataframe({}).empty
-
-
 @pytest.fixture(autouse=True)
 def here(monkeypatch):
     """The data on this machine."""

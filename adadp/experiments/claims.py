@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from adadp.experiments import federated_claims
-from adadp.experiments.evidence import Claim, Evidence, Verdict, exactly, judge
+from adadp.experiments.evidence import Claim, Evidence, exactly
 from adadp.experiments.private import SIGMAS
 from adadp.rounding import signed
 
@@ -24,11 +24,6 @@ COMPETITIVE = 1.0  # points below at most
 BETTER = 0.3  # points above at least
 CLEARLY = 1.0
 EVERY_VARIANT = ("as_printed", "reference_code", "reference_code_tol1")
-
-
-def verdicts(records: dict) -> list[Verdict]:
-    """All claims judged, each followed by what its earlier rules say."""
-    return [judge(c, records) for claim in CLAIMS for c in (claim, *claim.earlier)]
 
 
 @lru_cache

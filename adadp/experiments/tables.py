@@ -121,17 +121,6 @@ def _curve_row(curve: dict, differing: list[str]) -> dict:
     return row | {"data": data}
 
 
-def to_dataframe(records: dict):
-    """One row an evaluation of every stored run, config fields as columns (needs pandas)."""
-    import pandas
-
-    frames = []
-    for record in records.values():
-        frame = pandas.DataFrame(record["rows"])
-        frames.append(frame.assign(id=record["id"], data=record["data"], **record["config"]))
-    return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
-
-
 def reasons(failed: dict[Config, str]) -> str:
     """Each reason once, with the first of the runs that it stopped: without data there is one reason for all."""
     stopped: dict[str, list[str]] = {}

@@ -29,7 +29,6 @@ __all__ = [
     "label_ends",
     "learning_rate",
     "provenance",
-    "slopes",
     "statement",
 ]
 
@@ -85,11 +84,11 @@ def label_ends(ax: Axes, ends: Sequence[tuple[float, float, str, str]], gap: flo
         ax.annotate(text, (x, y), xytext=(7, shift), textcoords="offset points", va="center", color=color, fontsize=8.5)
 
 
-def _meet(ax: Axes, ends: Sequence[tuple[float, float, str, str]], gap: float = 10.5) -> bool:
+def _meet(ax: Axes, ends: Sequence[tuple[float, float, str, str]]) -> bool:
     """Whether three or more curves end in one place, so that names beside it would not say which is which."""
     ax.get_figure(root=True).draw_without_rendering()
     heights = [ax.transData.transform((x, y))[1] * 72 / ax.get_figure(root=True).dpi for x, y, *_ in ends]
-    return len(ends) > 2 and max(heights) - min(heights) < gap
+    return len(ends) > 2 and max(heights) - min(heights) < 10.5  # the height of a name
 
 
 def name_curves(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
@@ -104,7 +103,7 @@ def name_curves(ax: Axes, ends: list[tuple[float, float, str, str]]) -> None:
 
 
 @matplotlib.rc_context(style.RC)
-def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | None = None, band: bool = True) -> Figure:
+def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | None = None) -> Figure:
     """Mean over seeds of column ``y`` against column ``x``, one curve a method, in a band from lowest to highest seed.
     Where a band ends far apart, a thin line shows every seed.
 
@@ -112,7 +111,6 @@ def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | Non
         runs: method name (a key of ``style.METHODS``, or any text) -> one list of rows a seed.
         x, y: keys of the rows.
         ax: where to draw; a new figure where left out.
-        band: draw the spread of the seeds.
 
     Raises:
         ValueError: if there is no run, a row lacks a key, or seeds of a method do not share ``x``.
@@ -129,7 +127,7 @@ def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | Non
         at, values = _columns(name, seeds, x, y)
         mean = values.mean(axis=0)
         every = max(1, len(at) // 8)
-        if band and len(values) > 1:
+        if len(values) > 1:
             ax.fill_between(at, values.min(axis=0), values.max(axis=0), color=look["color"], alpha=0.16, linewidth=0)
             if np.ptp(values[:, -1]) > WIDE * np.ptp(values):  # a mean of runs that part is like none of them
                 ax.plot(at, values.T, color=look["color"], linewidth=0.8)
@@ -168,36 +166,23 @@ def accuracy_against_epsilon(
 
 
 @matplotlib.rc_context(style.RC)
-def learning_rate(
-    runs: Mapping[str, Rows], *, predicted: float | None = None, x: str = "step", ax: Axes | None = None
-) -> Figure:
-    """Learning rate over gradients on a logarithmic scale, one curve a run; a dashed line marks the predicted value.
+def learning_rate(runs: Mapping[str, Rows], *, ax: Axes | None = None) -> Figure:
+    """Learning rate over gradients on a logarithmic scale, one curve a run.
 
     Args:
-        runs: name -> rows with keys ``x`` and ``lr`` (``History.first_epoch``, or ``History.rows`` with ``x="steps"``).
-        predicted: value of :func:`adadp.predicted_lr`, or None.
+        runs: name -> rows with keys step and lr (``History.first_epoch``).
+        ax: where to draw; a new figure where left out.
 
     Raises:
         ValueError: as :func:`curves`.
     """
     ax = ax or style.figure().axes[0]
     style.log_axis(ax, "y")
-    if predicted is not None:
-        ax.axhline(predicted, color=style.COLORS["muted"], linestyle=(0, (4, 2)), linewidth=1.1, zorder=1)
-        ax.annotate(
-            f"predicted {style.number(predicted)}", (0, predicted), xycoords=("axes fraction", "data"), xytext=(3, 4),
-            textcoords="offset points", color=style.COLORS["muted"], fontsize=8.5,
-        )  # fmt: skip
-    ax.set(xlabel="gradients used" if x in ("step", "steps") else x, ylabel="learning rate η")
-    fig = curves({name: [rows] for name, rows in runs.items()}, x=x, y="lr", ax=ax)
+    ax.set(xlabel="gradients used", ylabel="learning rate η")
+    fig = curves({name: [rows] for name, rows in runs.items()}, x="step", y="lr", ax=ax)
     if describe(fig) == "":
         ends = ", ".join(f"{name} ends at {style.number(rows[-1]['lr'])}" for name, rows in runs.items())
-        describe(
-            fig,
-            "Learning rate over gradients: "
-            + ends
-            + ("." if predicted is None else f"; predicted {style.number(predicted)}."),
-        )
+        describe(fig, f"Learning rate over gradients: {ends}.")
     return fig
 
 
@@ -208,41 +193,6 @@ def fitted_slope(x: Sequence[float], y: Sequence[float]) -> float:
     2.0
     """
     return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.asarray(y, float)), 1)[0])
-
-
-@matplotlib.rc_context(style.RC)
-def slopes(
-    x: Sequence[float], series: Mapping[str, Sequence[float]], *, xlabel: str, ylabel: str, ax: Axes | None = None
-) -> Figure:
-    """Curves on two logarithmic axes, each named together with its fitted slope.
-
-    Args:
-        x: positive values, shape (N,).
-        series: name -> positive values, shape (N,).
-
-    Raises:
-        ValueError: if a series has another length than ``x``, or a value is not positive and finite.
-
-    >>> fig = slopes([0.1, 0.2, 0.4], {"error": [1, 4, 16]}, xlabel="step size", ylabel="error")
-    """
-    ax = ax or style.figure().axes[0]
-    style.log_axis(ax, "xy")
-    ends, said = [], []
-    for index, (name, values) in enumerate(series.items()):
-        both = np.concatenate([np.asarray(x, float), np.asarray(values, float)])
-        if len(values) != len(x) or not (np.isfinite(both).all() and (both > 0).all()):
-            raise ValueError(f"series[{name!r}] must hold {len(x)} positive finite values, one for each x")
-        look = appearance(name, index)
-        slope = fitted_slope(x, values)
-        ax.plot(x, values, **look)
-        ends.append((x[-1], values[-1], f"{look['label']}\nslope {slope:.2f}", look["color"]))
-        said.append(f"{look['label']} has slope {slope:.2f}")
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    label_ends(ax, ends, gap=22)
-    fig = ax.get_figure(root=True)
-    if describe(fig) == "":
-        describe(fig, f"{ylabel} against {xlabel} on logarithmic axes: {', '.join(said)}.")
-    return fig
 
 
 @matplotlib.rc_context(style.RC)

@@ -37,7 +37,7 @@ def log_moments(noise_multiplier: float, sample_rate: float, orders: tuple[int, 
               = \log \sum_{k=0}^{\lambda+1} \binom{\lambda+1}{k} (1-q)^{\lambda+1-k} q^k e^{k(k-1)/(2\sigma^2)} .
 
     The first direction is never the smaller one (Mironov, Talwar and Zhang 2019, Theorem 5) and has this closed form;
-    :func:`reverse_log_moment` gives the other. The terms k = 0, 1 and the "one" in every exponential add up to
+    the other has none. The terms k = 0, 1 and the "one" in every exponential add up to
     exactly 1, so only the excess over 1 is summed: all terms are positive and none is lost to rounding.
 
     Args:
@@ -61,33 +61,6 @@ def log_moments(noise_multiplier: float, sample_rate: float, orders: tuple[int, 
         result = np.logaddexp(0.0, logsumexp(np.where(np.isneginf(log_binomial), -np.inf, terms), axis=1))
     result.flags.writeable = False
     return result
-
-
-def reverse_log_moment(noise_multiplier: float, sample_rate: float, order: float) -> float:
-    r"""The other direction, :math:`\log E_{\mu_0}(\mu_0/\mu)^\lambda`, which has no closed form.
-
-    The integrand is strongly log-concave in :math:`u = x/\sigma` with curvature at least 1, so thirteen units around
-    its peak hold everything, and the trapezoidal rule converges faster than any power of the spacing.
-
-    >>> bool(reverse_log_moment(2.0, 0.01, 8) <= log_moments(2.0, 0.01, (8,))[0])
-    True
-    """
-    q, slope = sample_rate, 1.0 / noise_multiplier
-    if q == 1:
-        return order * (order + 1) * slope**2 / 2
-
-    def loss(u):  # log(mu / mu_0), through log1p where it is tiny and through logaddexp where exp would overflow
-        v = slope * u - slope**2 / 2
-        return np.where(v < 1, np.log1p(q * np.expm1(np.minimum(v, 1))), np.logaddexp(math.log1p(-q), math.log(q) + v))
-
-    low, high = -order * slope - 1.0, 1.0  # the derivative is -u - order * slope * s(u) with 0 <= s <= 1
-    peak = np.linspace(low, high, 4097)
-    centre = peak[np.argmax(-(peak**2) / 2 - order * loss(peak))]
-    spacing = min(0.02, noise_multiplier / 4)
-    reach = 13.0 + (high - low) / 4096
-    u = np.linspace(centre - reach, centre + reach, int(2 * reach / spacing) + 1)
-    log_integrand = -(u**2) / 2 - order * loss(u)
-    return float(logsumexp(log_integrand) + math.log(u[1] - u[0]) - 0.5 * math.log(2 * math.pi))
 
 
 class MomentsAccountant:

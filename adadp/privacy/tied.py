@@ -19,10 +19,6 @@ class Tied:
         products, unsure = self.lookup.dot(self.outer)
         return root(squares + 2 * products + 2 * unsure + doubt(squares.sqrt()))
 
-    def per_example(self) -> Tensor:
-        """The per-example gradients, shape (B, V, D)."""
-        return self.lookup.per_example() + self.outer.per_example()
-
     def add_sum(self, out: Tensor, factors: Tensor, keep: Tensor | None) -> None:
         """Add both weighted sums to ``out``."""
         self.lookup.add_sum(out, factors, keep)
