@@ -112,7 +112,8 @@ def test_numbers_come_with_their_spread(good):
     found = report.report(BY_ID["competitive-mnist"], uneven)
     seeds = found.by_seed["as_printed"]
     assert list(seeds) == [1, 2, 3] and seeds[1] == seeds[3] != seeds[2] and "+4.8" in seeds[2]
-    assert "seed by seed" in draw.in_words(found) and "<summary>Seed by seed</summary>" in draw._card(found)
+    assert "  as printed, seed 2: +4.8" in draw.in_words(found)
+    assert "<summary>Seed by seed</summary><ul><li>as printed, seed 1: " in draw._card(found)
     assert "(90.1 to 95.0, 3 seeds)" in draw._card(found)
 
 

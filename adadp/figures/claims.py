@@ -107,8 +107,7 @@ def in_words(report: Report) -> str:
     claim = report.verdict.claim
     title = f"{claim.id}, by an earlier rule" if report.earlier else claim.id
     lines = [f"{SIGNS[report.verdict.verdict]} {title}: {_verdict(report)}", f"  {claim.text}"]
-    seeds = [("seed by seed", "; ".join(f"{seed}: {text}" for seed, text in found)) for found in _by_seed(report)]
-    for name, text in [*_facts(report), *seeds]:
+    for name, text in [*_facts(report), *_by_seed(report)]:
         lines += textwrap.wrap(f"{name}: {text}", 110, initial_indent="  ", subsequent_indent="    ")
     return "\n".join(lines)
 
@@ -142,10 +141,14 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return facts
 
 
-def _by_seed(report: Report) -> list[list[tuple[int, str]]]:
-    """What each seed says alone, variant by variant, where there are several."""
-    found = [report.by_seed.get(variant, {}) for variant in report.verdict.claim.variants]
-    return [list(seeds.items()) for seeds in found if len(seeds) > 1]
+def _by_seed(report: Report) -> list[tuple[str, str]]:
+    """What each seed says alone, where there are several: (seed, and variant where there are several; numbers)."""
+    found, variants = [], report.verdict.claim.variants
+    for variant in variants:
+        seeds, name = report.by_seed.get(variant, {}), VARIANTS.get(variant, variant)
+        prefix = f"{name}, " if len(variants) > 1 else ""
+        found += [(f"{prefix}seed {seed}", text) for seed, text in seeds.items() if len(seeds) > 1]
+    return found
 
 
 def _badge(report: Report) -> str:
@@ -176,7 +179,7 @@ def _card(report: Report) -> str:
 def _seeds(report: Report) -> str:
     """Every seed's own numbers, folded away; an earlier rule looks at the same ones."""
     found = [] if report.earlier else _by_seed(report)
-    lines = "".join(f"<li>seed {seed}: {html.escape(text)}</li>" for seeds in found for seed, text in seeds)
+    lines = "".join(f"<li>{html.escape(f'{name}: {text}')}</li>" for name, text in found)
     return f"<details><summary>Seed by seed</summary><ul>{lines}</ul></details>" if lines else ""
 
 
