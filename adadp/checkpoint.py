@@ -7,8 +7,11 @@ previous file as it was.
 import contextlib
 import io
 import os
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 
 def write_atomic(path: str | os.PathLike, data: bytes | str) -> None:
@@ -48,13 +51,43 @@ def save(path: str | os.PathLike, state: dict[str, Any]) -> None:
 
     Raises:
         OSError: as :func:`write_atomic`.
+        TypeError: it holds something else, which :func:`load` would refuse later; nothing is written.
     """
+    content = _packed({name: _plain(value) for name, value in state.items()})
+    try:
+        _unpacked(content)
+    except Exception as error:
+        raise TypeError(
+            f"a checkpoint holds tensors, numbers, strings, lists and dictionaries only: {error}"
+        ) from error
+    write_atomic(path, content)
+
+
+def _packed(state: dict[str, Any]) -> bytes:
+    """As torch stores it; a full disk is met later, where it is an OSError and not one of torch's zip writer."""
     import torch
 
-    # torch.save reports a full disk as a RuntimeError about its zip writer; a buffer keeps it an OSError
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    write_atomic(path, buffer.getvalue())
+    return buffer.getvalue()
+
+
+def _unpacked(content: bytes) -> Any:
+    """What :func:`_packed` packed, on the CPU; code hidden in it is never run."""
+    import torch
+
+    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+
+
+def _plain(value: Any) -> Any:
+    """Numpy's numbers as Python's, also inside of lists and dictionaries: they count as numbers everywhere else."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple):
+        return type(value)(map(_plain, value))
+    if type(value) in (dict, OrderedDict):
+        return type(value)((_plain(key), _plain(part)) for key, part in value.items())
+    return value
 
 
 def load(path: str | os.PathLike) -> dict[str, Any]:
@@ -64,11 +97,9 @@ def load(path: str | os.PathLike) -> dict[str, Any]:
         FileNotFoundError: there is no such file.
         RuntimeError: the file is not a whole checkpoint; the message names it.
     """
-    import torch
-
     content = Path(path).read_bytes()  # apart, for torch has an OSError for some damaged files, too
     try:
-        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        state = _unpacked(content)
     except Exception as error:  # zip, pickle and torch each have errors of their own for a damaged file
         raise RuntimeError(f"{path} is not a whole checkpoint; delete it and start that run again") from error
     if not isinstance(state, dict):

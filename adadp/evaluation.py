@@ -26,6 +26,9 @@ def evaluate(
     Returns:
         (None, None) for no examples; (None, loss) where ``y`` is floating point.
 
+    Raises:
+        ValueError: integer labels, but not one output a class; a loss that is not one value an example.
+
     >>> model, loss = nn.Identity(), lambda output, y: 1 - output.gather(1, y[:, None])[:, 0]
     >>> evaluate(model, torch.tensor([[0.75, 0.25], [0.25, 0.75]]), torch.tensor([0, 0]), loss=loss)
     (0.5, 0.5)
@@ -42,12 +45,30 @@ def evaluate(
             part, labels = placed(model, x[start : start + batch_size], y[start : start + batch_size])
             output = model(part)
             if not y.is_floating_point():
+                if output.dim() != 2 or output.shape[1] < 2:
+                    raise ValueError(
+                        f"model must output one column a class, shape (B, classes), where labels are integers; got "
+                        f"{tuple(output.shape)} (with one output for yes and no, give floating-point targets)"
+                    )
                 right = right + (output.argmax(1) == labels).sum()
-            total = total + loss(output, labels).double().sum()
+            total = total + per_example_losses(loss, output, labels, len(labels)).double().sum()
     finally:
         for module, mode in modes:
             module.training = mode
     return None if y.is_floating_point() else float(right) / len(x), float(total) / len(x)
+
+
+def per_example_losses(loss: Callable, output, y: Tensor, size: int) -> Tensor:
+    """The losses, shape (B,).
+
+    Raises:
+        ValueError: the loss returns anything else: a mean would hide whose loss it is, and (B, B) be another objective.
+    """
+    losses = loss(output, y)
+    if losses.shape != (size,):
+        raise ValueError(f"loss must return one value an example, shape ({size},), got {tuple(losses.shape)}; "
+                         'a loss of torch.nn needs reduction="none"')  # fmt: skip
+    return losses
 
 
 def pick_device(device: str | torch.device = "auto") -> torch.device:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from adadp import checkpoint, settings
-from adadp.evaluation import evaluate, placed
+from adadp.evaluation import evaluate, per_example_losses, placed
 from adadp.history import History
 
 
@@ -70,7 +70,7 @@ class TrainingRun:
         else:
             self.optimizer.zero_grad()
             if len(x):
-                self.loss(self.model(x), y).mean().backward()
+                per_example_losses(self.loss, self.model(x), y, len(x)).mean().backward()
             else:  # no forward pass: view(len(x), -1), say, fails for no examples
                 for p in self.model.parameters():
                     p.grad = torch.zeros_like(p) if p.requires_grad else None

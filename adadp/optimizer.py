@@ -128,7 +128,7 @@ class ADADP(Optimizer):
             raise ValueError(f"advance must be one of {', '.join(multi_tensor.ADVANCE)}, got {advance!r}")
         if not isinstance(relative_error, bool):
             raise ValueError(f"relative_error must be True or False, got {relative_error!r}")
-        shared = (tol, alpha_min, alpha_max, exponent, discard, relative_error, advance)
+        shared = (float(tol), float(alpha_min), float(alpha_max), float(exponent), discard, relative_error, advance)
         own = {"lr": lr, "maximize": maximize, "foreach": foreach}
         super().__init__(params, {**own, **dict(zip(_SHARED, shared, strict=True)), **_RUN})
 

@@ -95,6 +95,8 @@ def train(
     callbacks = list(callbacks)
     _check(model, data, optimizer, sampling, gradient, loss, evaluate_every, callbacks)
     _check_accounting(sampling, gradient, len(data.x_train), delta, accountant)
+    with torch.random.fork_rng(devices=[]):  # what would fail after an epoch fails now
+        evaluate(model, data.x_test[:1], data.y_test[:1], loss=loss)
     run = TrainingRun(model, data, optimizer, sampling, gradient, loss, generator, pick_device(device))
     run.spend(Spending(gradient, sampling, run.size, float(delta), accountant))
     run.spending.epsilon(run.total)  # what the accountant cannot do is refused now, not after an epoch

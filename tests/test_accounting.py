@@ -17,6 +17,7 @@ from adadp.privacy.accounting import (
     calibrate_noise_multiplier,
     epsilon,
 )
+from adadp.privacy.composition import composed_epsilon
 from adadp.privacy.pld import _rounds, interval, loss_moments
 
 MNIST = {"sample_rate": 1 / 300, "steps": 30_000, "delta": 1e-5}
@@ -235,3 +236,13 @@ def test_epsilon_is_monotone():
     assert value(steps=110) > value() > value(steps=90)
     assert value(sample_rate=0.011) > value() > value(sample_rate=0.009)
     assert value(delta=1e-6) > value() > value(delta=1e-4)
+
+
+@pytest.mark.parametrize("sigma", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("neighbors", ["add_remove", "replace_one"])
+def test_hardly_any_noise_gives_a_bound_and_no_traceback(sigma, neighbors):
+    settings = {"noise_multiplier": sigma, "sample_rate": 0.01, "steps": 1000, "delta": 1e-5}
+    value = epsilon(**settings, accountant="pld", neighbors=neighbors)
+    assert value > 1 / sigma
+    parts = [(sigma, 0.01, 10), (2 * sigma, 0.02, 10)]
+    assert composed_epsilon(parts, delta=1e-5, accountant="pld", neighbors=neighbors) > 1 / sigma

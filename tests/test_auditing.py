@@ -33,6 +33,7 @@ from adadp.auditing.faults import (
     Separate,
 )
 from adadp.auditing.one_run import _planned_guesses, one_run_p_value
+from adadp.auditing.sensitivity import _KEPT
 from adadp.privacy.gradient import PrivateGradient
 
 ADD, REPLACE = "sensitivity (add_remove)", "sensitivity (replace_one)"
@@ -170,6 +171,22 @@ def test_the_audit_takes_ones_own_model():
     assert not audit_sensitivity(ClippingPerParameter, **own, trials=10).passed
     frozen = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2))
     assert audit_noise(model=frozen, x=torch.randn(8, 3), y=torch.arange(8) % 2).passed
+
+
+@pytest.mark.parametrize("neighbors", ["add_remove", "replace_one"])
+def test_a_model_that_draws_by_itself_is_held_as_well(neighbors):
+    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
+    before = torch.get_rng_state()
+    assert audit_sensitivity(model=model, x=x, y=y, trials=20, neighbors=neighbors).passed
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_noise_of_a_large_model_is_audited_in_little_memory():
+    """A small parameter asks for many draws; of a large one only so much of each is kept."""
+    model = nn.Sequential(nn.Linear(300, 300), nn.Linear(300, 10))
+    found = audit_noise(model=model, x=torch.randn(8, 300), y=torch.zeros(8, dtype=torch.long))
+    assert found.passed and found.sample_size <= 8 * _KEPT
 
 
 def test_random_draws_that_depend_on_the_batch_are_seen():

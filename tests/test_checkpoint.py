@@ -3,6 +3,7 @@
 import errno
 import os
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,3 +72,18 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path, monkeypatch):
 def test_a_missing_checkpoint_is_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         checkpoint.load(tmp_path / "none.pt")
+
+
+def test_numbers_of_numpy_are_stored_as_numbers(tmp_path):
+    state = {"groups": [{"lr": np.float64(0.1), "betas": (np.float32(0.5), 1)}], "by": {np.int64(3): np.bool_(True)}}
+    checkpoint.save(tmp_path / "c.pt", state)
+    back = checkpoint.load(tmp_path / "c.pt")
+    assert back == {"groups": [{"lr": 0.1, "betas": (0.5, 1)}], "by": {3: True}}
+    assert type(back["groups"][0]["lr"]) is float and type(back["groups"][0]["betas"]) is tuple
+
+
+def test_what_could_not_be_read_again_is_refused_when_it_is_written(tmp_path):
+    checkpoint.save(tmp_path / "c.pt", {"n": 1})
+    with pytest.raises(TypeError, match="tensors, numbers, strings"):
+        checkpoint.save(tmp_path / "c.pt", {"n": 2, "callback": np.zeros(3)})
+    assert checkpoint.load(tmp_path / "c.pt") == {"n": 1}, "the older one is still there"

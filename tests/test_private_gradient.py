@@ -651,3 +651,12 @@ def test_mostly_empty_poisson_batches_train_and_noise():
         grad.backward(x[batch], y[batch])
         assert all((p.grad != 0).any() for p in model.parameters())
         optimizer.step()
+
+
+def test_the_physical_batch_size_may_change_and_is_checked_again():
+    grad = private(mlp(), max_physical_batch_size=4)
+    grad.max_physical_batch_size = None
+    for wrong in (0, -1, 1.5):
+        with pytest.raises(ValueError, match="max_physical_batch_size"):
+            grad.max_physical_batch_size = wrong
+    assert grad.max_physical_batch_size is None

@@ -169,6 +169,47 @@ def test_mixing_is_noticed_after_a_batch_of_one(make):
     assert grad._per_example.without_rule == {id(p) for p in grad.model.parameters()}
 
 
+class HomeMade(nn.Module):
+    """A batch norm written by hand, below a last layer whose weights begin at zero: at first no gradient shows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 5), nn.Linear(5, 3)
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, x):
+        h = torch.relu(self.first(x))
+        return self.last((h - h.mean(0)) / (h.std(0, unbiased=False) + 1e-3))
+
+
+def test_mixing_that_gradients_could_not_show_is_looked_for_again():
+    torch.manual_seed(0)
+    grad = private(HomeMade(), max_grad_norm=1.0, noise_multiplier=0.0)
+    x, y = torch.randn(33, 6), labels(33)
+    x[-1] = 50.0
+    grad.backward(x, y)
+    assert not grad._per_example._mixing, "a trial that could see nothing is not remembered"
+    for p in grad.model.parameters():
+        p.data.add_(torch.randn_like(p))
+    released = []
+    for n in (33, 32):
+        grad.backward(x[:n], y[:n])
+        released.append(torch.cat([p.grad.flatten() for p in grad.model.parameters()]) * grad.expected_batch_size)
+    assert (released[0] - released[1]).norm() <= 1.0 + 1e-3
+    assert grad._per_example.without_rule == {id(p) for p in grad.model.parameters()}
+
+
+def test_a_compiled_model_gives_the_same_gradients():
+    torch.manual_seed(0)
+    model = mlp()
+    x, y = torch.randn(9, 6), labels(9)
+    sums = []
+    for used in (model, torch.compile(model, backend="aot_eager")):
+        private(used, noise_multiplier=0.0).backward(x, y)
+        sums.append([p.grad.clone() for p in model.parameters()])
+    assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*sums, strict=True))
+
+
 def test_a_mode_of_a_module_inside_is_looked_at():
     """Dropout that begins to draw later: rules and fallback must not see different masks."""
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ import textwrap
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -466,6 +467,26 @@ def test_nothing_is_written_where_nobody_looks(capfd, monkeypatch):
     assert progress_bar(3).disable
 
 
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), lambda output, y: output - y[:, None]])
+@pytest.mark.parametrize("test", [40, 0])
+def test_a_loss_that_is_not_one_value_an_example_is_refused(loss, test):
+    model = linear()
+    before = model.weight.clone()
+    with pytest.raises(ValueError, match=r"one value an example, shape .*reduction=\"none\""):
+        run(model, data=blobs(test=test), loss=loss)
+    assert torch.equal(model.weight, before)
+
+
+def test_one_output_for_two_classes_is_refused_before_training():
+    data, model = blobs(), nn.Linear(3, 1)
+    data = Dataset(data.x_train, data.y_train % 2, data.x_test, data.y_test % 2)
+    before = model.weight.clone()
+    one = lambda output, y: (output.squeeze(1) - y).square()  # noqa: E731
+    with pytest.raises(ValueError, match=r"one column a class, shape \(B, classes\).*got \(1, 1\)"):
+        run(model, data=data, loss=one)
+    assert torch.equal(model.weight, before)
+
+
 # --- checkpoints -------------------------------------------------------------------------------------------------
 
 
@@ -487,9 +508,9 @@ def whole(path=None, stop=None, optimizer=ADADP, sampling=None, dropout=0.0, sig
     """One run from its beginning or from its checkpoint: final weights, optimizer state and history."""
     torch.manual_seed(3)
     model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(dropout), nn.Linear(8, 3))
-    made = optimizer(model.parameters(), lr=0.05)
-    gradient = private(model, **{"sigma": sigma, "expected": 11.0} | (more.pop("how", {})))
-    if not own_generator:
+    made = optimizer(model.parameters(), lr=more.pop("lr", 0.05))
+    gradient = private(model, **{"sigma": sigma, "expected": 11.0} | (more.pop("how", {}))) if sigma else None
+    if gradient and not own_generator:
         gradient.generator = None
     calls = [AdaptThenDecay(4)]
     data = more.pop("data", blobs(33))
@@ -529,8 +550,10 @@ def test_a_checkpoint_that_is_kept_gives_the_finished_run_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "options", [{"dropout": 0.5}, {"own_generator": False}, {"sampling": ShuffledPartition(10, 6)}]
-)
+    "options",
+    [{"dropout": 0.5}, {"own_generator": False}, {"sampling": ShuffledPartition(10, 6)}, {"sigma": None},
+     {"sigma": None, "dropout": 0.5}, {"lr": np.float64(0.05)}],
+)  # fmt: skip
 @pytest.mark.filterwarnings("ignore:epsilon assumes")
 @pytest.mark.filterwarnings("ignore:expected_batch_size")
 def test_resumption_with_every_source_of_randomness(tmp_path, options):

@@ -14,6 +14,7 @@ from adadp.privacy import arguments
 from adadp.privacy.gradient import PrivateGradient, cross_entropy
 
 _ROUNDING = 1e-3  # of C: float32 sums of a few hundred clipped gradients
+_KEPT = 160_000  # numbers of the noise of one parameter, over all draws
 
 
 def _default_data(seed: int) -> tuple[nn.Module, Tensor, Tensor]:
@@ -113,7 +114,9 @@ def _compare_pairs(grad, noise: torch.Generator, model, x, y, *, replace: bool, 
         releases, states = [], []
         for batch in pair:
             noise.manual_seed(seed + trial)
-            grad.backward(x[batch], y[batch])
+            with torch.random.fork_rng():  # a model may draw, too: dropout
+                torch.manual_seed(seed + trial)
+                grad.backward(x[batch], y[batch])
             releases.append(released(model))
             states.append(noise.get_state())
         differences.append(float((releases[0] - releases[1]).norm()))
@@ -166,12 +169,13 @@ def audit_noise(
     )
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     repeats = max(8, min(400, 8000 // min(p.numel() for _, p in named)))
+    most = _KEPT // repeats  # of each parameter's noise, in every draw
     draws: dict[str, list[Tensor]] = {f"{name} in {which}": [] for which in ("G1", "G2") for name, _ in named}
     for _ in range(repeats):
         for which in ("G1", "G2"):
             grad.backward(x[:0], y[:0])
             for name, p in named:
-                kept = p.grad.detach().double().flatten()[:20_000] * (E / (sigma * C))
+                kept = p.grad.detach().double().flatten()[:most] * (E / (sigma * C))
                 draws[f"{name} in {which}"].append(kept.clone())
     noise = {name: torch.stack(rows) for name, rows in draws.items()}
     return _judge_noise(noise, confidence)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from adadp.evaluation import per_example_losses
 from adadp.privacy.gradient import PrivateGradient
 from adadp.privacy.sampling import PoissonSampling, ShuffledPartition
 
@@ -98,7 +99,7 @@ def client_update(
             gradient.backward(x[indices], y[indices])
         else:
             optimizer.zero_grad(set_to_none=False)
-            losses = loss(model(x[indices]), y[indices])
+            losses = per_example_losses(loss, model(x[indices]), y[indices], len(indices))
             (losses.mean() if reduction == "mean" else losses.sum()).backward()
         optimizer.step()
         if trace:

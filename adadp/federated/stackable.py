@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from adadp.evaluation import per_example_losses
 from adadp.federated.client import Loss
 from adadp.optimizer import ADADP
 from adadp.privacy.fallback import places
@@ -82,6 +83,7 @@ def losses_of(model: nn.Module, loss: Loss, stacks: dict[str, Tensor], x: Tensor
 
     def one(values, x_one, y_one):
         everywhere = {place: values[name] for place, name in held.items()}
-        return loss(functional_call(model, everywhere, (x_one,), tie_weights=False), y_one)
+        output = functional_call(model, everywhere, (x_one,), tie_weights=False)
+        return per_example_losses(loss, output, y_one, len(y_one))
 
     return vmap(one)(stacks, x, y)

@@ -11,6 +11,8 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from adadp.evaluation import per_example_losses
+
 
 def check_model(model: nn.Module) -> None:
     """Refuse modules whose training cannot be private, or whose gradient cannot be taken one example at a time.
@@ -104,15 +106,6 @@ def batch_size(x, y: Tensor, mask: Tensor | None) -> int:
     if mask is not None and (mask.shape != (size,) or mask.dtype != torch.bool):
         raise ValueError(f"mask must be a bool tensor of shape ({size},), got {mask.dtype} {tuple(mask.shape)}")
     return size
-
-
-def per_example_losses(loss: Callable, output, y: Tensor, size: int) -> Tensor:
-    """The losses, shape (B,); anything else is refused, because a mean would hide whose loss it is."""
-    losses = loss(output, y)
-    if losses.shape != (size,):
-        raise ValueError(f"loss must return one value an example, shape ({size},), got {tuple(losses.shape)}; "
-                         'a loss of torch.nn needs reduction="none"')  # fmt: skip
-    return losses
 
 
 def places(model: nn.Module, params: dict[str, Tensor]) -> dict[str, str]:

@@ -4,12 +4,15 @@ recording.py watches the forward pass, layers.py turns what it saw into terms, f
 trial.py finds out whether the examples stay apart.
 """
 
+import contextlib
+import sys
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from adadp.evaluation import per_example_losses
 from adadp.privacy import fallback
 from adadp.privacy.exact import exact
 from adadp.privacy.recording import Recorder
@@ -57,7 +60,7 @@ class PerExample:
         with torch.set_grad_enabled(bool(ruled)):
             with Recorder(ruled) as recorder:
                 output = fallback.call(self.model, x)
-            losses = fallback.per_example_losses(self.loss, output, y, len(y))
+            losses = per_example_losses(self.loss, output, y, len(y))
         if not losses.requires_grad:
             return losses, {}, set()
         calls = recorder.calls
@@ -85,20 +88,34 @@ class PerExample:
         return found
 
     def _try(self, ruled: list[Tensor], x, y: Tensor) -> tuple[set, bool, bool]:
-        """What trial.py finds, once for every shape of input: layouts of one example, randomness, mixing."""
+        """What trial.py finds, once for every shape of input: layouts of one example, randomness, mixing.
+
+        A trial that could not see whether examples mix is made again at the next step.
+        """
         key = self._situation(ruled, x)
         if key not in self._layouts:
             self._layouts[key] = layout_of_one(self.model, ruled, x)
         few = min(FEW, len(y))
-        if (few, *key) not in self._mixing:
-            part = fallback.part(x, slice(0, few)), y[:few]
-            self._mixing[few, *key] = few > 1 and mixes(self.model, self.loss, ruled, *part, self._layouts[key])
-        return *self._layouts[key], self._mixing[few, *key]
+        if few < 2 or (few, *key) in self._mixing:
+            return *self._layouts[key], self._mixing.get((few, *key), False)
+        part = fallback.part(x, slice(0, few)), y[:few]
+        with _uncompiled():
+            mixing, seen = mixes(self.model, self.loss, ruled, *part, self._layouts[key])
+        if seen:
+            self._mixing[few, *key] = mixing
+        return *self._layouts[key], mixing
 
     def _situation(self, ruled, x) -> tuple:
         """What decides which layers run, and how: the parameters, the modules' modes, the inputs' shapes and types."""
         modes = tuple(module.training for module in self.model.modules())
         return (tuple(map(id, ruled)), modes, *((t.shape[1:], t.dtype) for t in fallback.leaves(x)))
+
+
+def _uncompiled():
+    """A compiled model has only one backward pass to give; a trial takes two, and runs the model as it was written."""
+    if "torch._dynamo" in sys.modules:
+        return torch.compiler.set_stance("force_eager")
+    return contextlib.nullcontext()
 
 
 def _refuse_penalty(loss: Callable, output, y: Tensor, params: list[Tensor]) -> None:

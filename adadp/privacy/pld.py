@@ -85,7 +85,10 @@ def pld_epsilon(sigma: float, q: float, steps: int, delta: float, neighbors: str
     if 25 * rounding > 2:
         return bound(sigma, q, steps, delta)
     width = interval(sigma, q, steps, replace)
-    value = _compose(sigma, q, steps, delta, replace, width)
+    try:
+        value = _compose(sigma, q, steps, delta, replace, width)
+    except OverflowError:  # dp-accounting's grid, where the noise is so small that one step loses hundreds
+        return bound(sigma, q, steps, delta)
     fraction = max(_fraction(value / math.sqrt(steps) / spread), min(0.2, math.sqrt(1e3 * rounding)))
     finer = interval(sigma, q, steps, replace, fraction)
     if finer < 0.9 * width:
@@ -114,10 +117,13 @@ def composed_pld_epsilon(parts: list[tuple[float, float, int]], delta: float, ne
     reaches = [float(_loss(np.array([1 + 10 * sigma]), sigma, q)[0]) for sigma, q, _ in parts]
     width = max(min(interval(*part, replace) for part in parts), max(reaches) / _MAX_BINS)
     total = None
-    for sigma, q, n in parts:
-        once = _release(sigma, q, delta * 1e-4 / sum(steps), replace, width)
-        several = once.self_compose(n) if n > 1 else once
-        total = several if total is None else total.compose(several)
+    try:
+        for sigma, q, n in parts:
+            once = _release(sigma, q, delta * 1e-4 / sum(steps), replace, width)
+            several = once.self_compose(n) if n > 1 else once
+            total = several if total is None else total.compose(several)
+    except OverflowError:  # as in pld_epsilon
+        return bound
     value = _invert(total, delta - _SLACK)
     return min(value, bound) if math.isfinite(value) else bound
 

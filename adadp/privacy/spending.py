@@ -42,6 +42,8 @@ class Spending:
 
     def take_up(self, stored: dict | None, step: int) -> None:
         """Continue from a checkpoint; None: it was written before there were ledgers."""
+        if self.privacy["noise_multiplier"] is None:
+            return
         self.ledger.take_up(stored or {"run": self.run, "steps": 0, "releases": []}, step)
         self.begin(stored["run"] if stored else self.run, step)
 
@@ -89,6 +91,8 @@ class Spending:
         Args:
             begun: gradients of this training that were at least begun.
         """
+        if self.privacy["noise_multiplier"] is None:
+            return
         taken = min(self.ledger.steps - self._before, begun)
         if taken > 0:
             names = ("sampler", "sample_rate", "noise_multiplier")

@@ -10,6 +10,7 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.utils._pytree import tree_flatten
 
+from adadp.evaluation import per_example_losses
 from adadp.privacy import fallback
 from adadp.privacy.exact import full_products
 from adadp.privacy.recording import Recorder
@@ -35,8 +36,11 @@ def layout_of_one(model: nn.Module, params: list[Tensor], x) -> tuple[set, bool]
     return {c.layout for c in recorder.calls if len(c.input) == 1}, random
 
 
-def mixes(model: nn.Module, loss: Callable, params: list[Tensor], x, y: Tensor, one: tuple[set, bool]) -> bool:
-    """Whether examples see each other or change places inside the model, by the gradients of all of ``x``.
+def mixes(
+    model: nn.Module, loss: Callable, params: list[Tensor], x, y: Tensor, one: tuple[set, bool]
+) -> tuple[bool, bool]:
+    """Whether examples see each other or change places inside the model, by the gradients of all of ``x``; and whether
+    that was to be seen: not where a gradient is zero, as below a last layer whose weights are still zero.
 
     The gradient at a layer's output must be scaled row by row when the examples' losses are. Sorting a batch, or a
     batch statistic written by hand, would else give an example's gradient to another one and break the clipping.
@@ -53,29 +57,34 @@ def mixes(model: nn.Module, loss: Callable, params: list[Tensor], x, y: Tensor, 
     with _as_it_was(model, _cards(model)), torch.enable_grad(), full_products(y.device):
         with Recorder(params) as recorder:
             output = fallback.call(model, x)
-        losses = fallback.per_example_losses(loss, output, y, len(y))
+        losses = per_example_losses(loss, output, y, len(y))
     edges = [c.edge for c in recorder.calls]
-    if losses.is_meta or (edges and crosses(losses, edges)):
-        return not losses.is_meta
+    if losses.is_meta:
+        return False, True
+    crossing, seen = crosses(losses, edges) if edges else (False, True)
+    if crossing:
+        return True, True
     known, random = one
     if random or not params:  # without parameters every example runs alone
-        return False
+        return False, seen
     with _as_it_was(model, _cards(model)), torch.no_grad(), full_products(y.device):
         alone = fallback.call(model, fallback.part(x, slice(0, 1)))
-        loss_alone = fallback.per_example_losses(loss, alone, y[:1], 1)
+        loss_alone = per_example_losses(loss, alone, y[:1], 1)
     found = _differs(output, alone, len(y)) * "output" or _differs(losses, loss_alone, len(y)) * "loss"
     if found and not any(c.layout in known and len(c.input) != len(y) for c in recorder.calls):
         raise ValueError(
             f"model: the {found} for an example depends on the others in its batch (a statistic of the batch, such as "
             "x.mean(0)?), so no example's influence can be bounded; use constants, or statistics of one example"
         )
-    return bool(found)  # a layer sees the batch as a whole: its gradient shows it, and every example runs alone
+    return bool(found), seen  # a layer sees the batch as a whole: its gradient shows it, and every example runs alone
 
 
-def crosses(losses: Tensor, edges: list) -> bool:
-    """Whether the loss of one example depends on another's row at one of the ``edges``."""
+def crosses(losses: Tensor, edges: list) -> tuple[bool, bool]:
+    """Whether the loss of one example depends on another's row at one of the ``edges``; and whether all of these have a
+    gradient that could show it."""
     numbers = torch.arange(len(losses), device=losses.device, dtype=losses.dtype)
     weights = 0.5**numbers  # multiplying by them rounds nothing
+    seen = True
     grad = partial(torch.autograd.grad, losses, edges, retain_graph=True, allow_unused=True)
     for g, scaled in zip(grad(torch.ones_like(losses)), grad(weights), strict=True):
         if g is None or len(g) != len(losses):  # the latter: by its shape already known to be strange
@@ -83,8 +92,9 @@ def crosses(losses: Tensor, edges: list) -> bool:
         g, scaled = as_rows(g).float(), as_rows(scaled).float()
         wrong, whole = (scaled - weights.float()[:, None] * g).norm(dim=1), g.norm(dim=1).nan_to_num()
         if bool((wrong > 1e-3 * whole + 1e-4 * whole.amax()).any()):
-            return True
-    return False
+            return True, True
+        seen = seen and bool(whole.any())
+    return False, seen
 
 
 def _differs(few, one, size: int) -> bool:
