@@ -79,7 +79,7 @@ def test_steps_count_refused_rounds_earlier_calls_and_clients_not_yet_drawn():
     assert fed.run(1, progress=False).privacy["steps"] == [2 * size // 4 for size in SIZES[:3]]
     none_yet = loop().run(0, progress=False)
     assert none_yet.privacy["steps"] == [0, 0, 0]
-    assert client_statements(none_yet, short=True)[2].startswith("ε = 0, δ = 0.0001 (one training example of client 2,")
+    assert client_statements(none_yet, short=True)[2].startswith("ε = 0, δ = 10⁻⁴ (one training example of client 2,")
 
 
 def test_callbacks_and_checkpoints_see_it_and_a_continued_run_fills_it(tmp_path):
