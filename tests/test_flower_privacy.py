@@ -63,7 +63,7 @@ def test_a_history_says_that_clients_keep_their_own_ledgers(federation, tmp_path
     ]
     assert texts[2][0] == "epsilon unknown (none was told) at delta = 0.0001" and "rate" not in texts[2][2]
     assert client_statements(kept[1], short=True)[1] == (
-        f"ε = {round_up(value)}, δ = 0.0001 (by the client's own ledger; one training example of client 1, add/remove, "
+        f"ε = {round_up(value)}, δ = 10⁻⁴ (by the client's own ledger; one training example of client 1, add/remove, "
         "Poisson, moments; tuning not included)"
     )
 

@@ -2,7 +2,7 @@
 
 from adadp.history import History
 from adadp.privacy.statement import assumptions, privacy_statement
-from adadp.rounding import round_up
+from adadp.rounding import number, round_up
 
 
 def client_statements(history: History, *, short: bool = False) -> list[str]:
@@ -59,7 +59,7 @@ def _own(client: int, epsilon: float | None, record: str, privacy: dict, short: 
     value = "unknown (none was told)" if epsilon is None else f"= {round_up(epsilon)}"
     rests = assumptions(**{name: privacy[name] for name in ("accountant", "neighbors", "sampler")}, record=record)
     if short:
-        return f"ε {value}, δ = {privacy['delta']:g} (by the client's own ledger; {rests})"
+        return f"ε {value}, δ = {number(privacy['delta'], 6)} (by the client's own ledger; {rests})"
     rate = privacy["sample_rate"][client]
     sampling = "" if rate is None else f"rate {rate:.4g}, "
     lines = [
