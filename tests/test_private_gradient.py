@@ -656,7 +656,8 @@ def test_mostly_empty_poisson_batches_train_and_noise():
 def test_the_physical_batch_size_may_change_and_is_checked_again():
     grad = private(mlp(), max_physical_batch_size=4)
     grad.max_physical_batch_size = None
+    grad.backward(torch.randn(9, 6), labels(9))
     for wrong in (0, -1, 1.5):
+        grad.max_physical_batch_size = wrong
         with pytest.raises(ValueError, match="max_physical_batch_size"):
-            grad.max_physical_batch_size = wrong
-    assert grad.max_physical_batch_size is None
+            grad.backward(torch.randn(9, 6), labels(9))

@@ -12,7 +12,8 @@ from adadp.experiments.configs import Config, from_dict
 from adadp.experiments.private import DATA
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
-from adadp.figures.stored import Note, accuracy_by_epoch, data_line, epochs, missing, rows, spent
+from adadp.figures.stored import accuracy_by_epoch, epochs, rows
+from adadp.figures.stored_words import Note, data_line, missing, spent
 from adadp.rounding import points, round_up, signed
 
 VARIANTS = ("as_printed", "reference_code", "recommended")

@@ -11,7 +11,7 @@ from adadp.experiments.claims import rule_commit
 from adadp.experiments.configs import from_dict
 from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE
 from adadp.experiments.report import Report, finals, reports, spread, tally
-from adadp.figures.stored import data_line
+from adadp.figures.stored_words import data_line
 
 STORED = "../adadp/experiments/stored"  # from a page of the book, and from a notebook in the repository
 SIGNS = {HOLDS: "✓", REFERENCE_ONLY: "≈", FAILS: "✗", UNTESTABLE: "–", INCOMPLETE: "…"}

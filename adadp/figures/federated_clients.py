@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
 from adadp.figures.federated_runs import SIZE, finish, found
-from adadp.figures.stored import Note
+from adadp.figures.stored_words import Note
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -13,7 +13,8 @@ from adadp.experiments.federated_claims import BROKEN
 from adadp.experiments.report import finals, spread
 from adadp.figures import federated, plots, style
 from adadp.figures.points import by_value
-from adadp.figures.stored import Note, data_line, missing, not_yet, own_and_alike
+from adadp.figures.stored import not_yet, own_and_alike
+from adadp.figures.stored_words import Note, data_line, missing
 from adadp.figures.table import Table
 from adadp.rounding import signed
 

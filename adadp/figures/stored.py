@@ -4,7 +4,6 @@ Every function draws the runs that are there, with as many seeds as there are, a
 appear without a change of code. Where nothing is stored a :class:`Note` stands in the figure's place.
 """
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -13,16 +12,16 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from adadp.experiments import results, tables
+from adadp.experiments import results
 from adadp.experiments.report import finals, spread
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
+from adadp.figures.stored_words import ACCOUNTANTS, Note, both, data_line, missing, spent
 from adadp.figures.table import Table
 from adadp.figures.widgets import Explorer, View, explorer
 from adadp.privacy import assumptions
 from adadp.rounding import points, round_up
 
-ACCOUNTANTS = ("moments", "PLD")  # as readers know them; columns are named in lower case
 ROLES = {  # what ADADP is compared with -> role of a stored curve -> method name of the house style
     "adam": {
         "recommended": "recommended",
@@ -44,19 +43,6 @@ ROLES = {  # what ADADP is compared with -> role of a stored curve -> method nam
     },
 }
 PEEKED = {"adam": "Adam", "adam_second": "Adam", "sgd_transferred": "SGD", "sgd_second": "SGD", "sgd_rescaled": "SGD"}
-
-
-@dataclass(frozen=True)
-class Note:
-    """A sentence in the place of a figure that cannot be drawn yet."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        return f'<p class="adadp-note">{html.escape(self.text)}</p>'
 
 
 @dataclass(frozen=True)
@@ -100,49 +86,6 @@ def comparison(data: str, against: str, *, folder=None) -> Comparison:
     order = list(ROLES[against].values())
     runs = {s: dict(sorted(found[s].items(), key=lambda item: order.index(item[0]))) for s in sorted(found)}
     return Comparison(experiment, runs, missing(experiment, records=records))
-
-
-def missing(*experiments: str, records: dict | None = None, profile: str = "paper") -> str:
-    """A sentence for each experiment that says how many of its runs are stored, tier by tier where some are not.
-
-    Args:
-        experiments: their names.
-        records: stored results; the package's own if left out.
-        profile: "paper", or another size of federated experiments.
-    """
-    said, size = [], "" if profile == "paper" else f" --profile {profile}"
-    for name in experiments:
-        rows = tables.tiers(results.load() if records is None else records, profile, names=[name])
-        stored, planned = (sum(row[key] for row in rows) for key in ("stored", "planned"))
-        lacking = [f"{r['planned'] - r['stored']} of tier {r['tier']}" for r in rows if r["stored"] < r["planned"]]
-        tail = f"; adadp run {name}{size} makes {' and '.join(lacking)}" if lacking else ""
-        count = f"{stored} of {planned}" if stored and lacking else f"{'none' if lacking else 'all'} of the {planned}"
-        said.append(f"{name}: {count} runs are stored{tail}.")
-    return " ".join(said)
-
-
-def data_line(records: Sequence[dict]) -> str:
-    """Where the data of these runs come from, each source once."""
-    return "; ".join(dict.fromkeys(r["data"] for r in records))
-
-
-def spent(records: Sequence[dict]) -> str:
-    """The privacy statement of private runs: what each noise multiplier has spent at the end, by both accountants."""
-    ends: dict = {}
-    for record in records:
-        columns, sigma = record["rows"], record["config"].get("noise_multiplier")
-        if sigma:
-            ends.setdefault(sigma, []).append([columns[f"epsilon_{a.lower()}"][-1] for a in ACCOUNTANTS])
-    said = [f"{_both([*map(max, zip(*ends[s], strict=True))])} at σ = {s:g}" for s in sorted(ends)]
-    delta = records[0]["config"].get("delta", 0) if records else 0
-    shuffled = any(record["config"].get("sampler") == "shuffled" for record in records)
-    stands_on = assumptions(sampler="partly a shuffled partition" if shuffled else "poisson")
-    return f"ε (moments / PLD, δ = {style.number(delta)}) {', '.join(said)}; {stands_on}" if said else ""
-
-
-def _both(epsilons: Sequence[float]) -> str:
-    """Epsilon under both accountants, rounded up, with equally many digits."""
-    return " / ".join(round_up(value, decimals=2 if max(epsilons) >= 1 else 3) for value in epsilons)
 
 
 def rows(record: Mapping, accountant: str = "moments") -> list[dict[str, float]]:
@@ -227,7 +170,7 @@ def table(compared: Comparison) -> Table:
     rates: dict[str, dict[float, str]] = {}
     for sigma, methods in compared.runs.items():
         last = next(iter(methods.values()))[0]["rows"]
-        head = f"σ = {sigma:g}\nε = {_both([last[f'epsilon_{a.lower()}'][-1] for a in ACCOUNTANTS])}"
+        head = f"σ = {sigma:g}\nε = {both([last[f'epsilon_{a.lower()}'][-1] for a in ACCOUNTANTS])}"
         for name, line in lines.items():
             line[head] = _cell(finals({"records": methods[name]})) if name in methods else "–"
             if name in methods and not line["accuracy (%)"].startswith("ADADP"):

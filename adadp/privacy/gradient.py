@@ -142,6 +142,8 @@ class PrivateGradient:
         max_grad_norm = arguments.max_grad_norm(max_grad_norm)
         noise_multiplier = arguments.noise_multiplier(noise_multiplier)
         expected_batch_size = arguments.real("expected_batch_size", expected_batch_size, open_low=True)
+        if max_physical_batch_size is not None:
+            max_physical_batch_size = arguments.count("max_physical_batch_size", max_physical_batch_size, low=1)
         arguments.function("loss", loss, "(output, y) -> one value an example")
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
@@ -157,16 +159,6 @@ class PrivateGradient:
     noise_multiplier = _fixed("noise_multiplier", "sigma, the noise's standard deviation over C.")
     expected_batch_size = _fixed("expected_batch_size", "E, the divisor.")
     clipping = _fixed("clipping", "Name of the clipping, or the function.")
-
-    @property
-    def max_physical_batch_size(self) -> int | None:
-        """Examples that are in memory at once; may be changed, for it changes no result."""
-        return self._max_physical_batch_size
-
-    @max_physical_batch_size.setter
-    def max_physical_batch_size(self, value: int | None) -> None:
-        name = "max_physical_batch_size"
-        self._max_physical_batch_size = None if value is None else arguments.count(name, value, low=1)
 
     @property
     def steps(self) -> int:
@@ -220,7 +212,8 @@ class PrivateGradient:
 
     def _physical(self, x, y, mask, size: int):
         """The batch in parts that fit into memory."""
-        step = self.max_physical_batch_size or size
+        limit = self.max_physical_batch_size  # it may be changed, for it changes no result
+        step = size if limit is None else arguments.count("max_physical_batch_size", limit, low=1)
         if 0 < size <= step:
             yield x, y, mask
             return
