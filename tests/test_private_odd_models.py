@@ -1,6 +1,7 @@
 """Models that a private gradient could get wrong in silence: odd shapes, checkpoints, examples that see each other."""
 
 import copy
+import shutil
 from typing import NamedTuple
 
 import pytest
@@ -199,12 +200,14 @@ def test_mixing_that_gradients_could_not_show_is_looked_for_again():
     assert grad._per_example.without_rule == {id(p) for p in grad.model.parameters()}
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a compiler")
 def test_a_compiled_model_gives_the_same_gradients():
+    """By the default backend: only that one gives memory away in the backward pass, which a trial makes twice."""
     torch.manual_seed(0)
     model = mlp()
     x, y = torch.randn(9, 6), labels(9)
     sums = []
-    for used in (model, torch.compile(model, backend="aot_eager")):
+    for used in (model, torch.compile(model)):
         private(used, noise_multiplier=0.0).backward(x, y)
         sums.append([p.grad.clone() for p in model.parameters()])
     assert all(torch.allclose(a, b, atol=1e-7) for a, b in zip(*sums, strict=True))
