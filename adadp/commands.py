@@ -110,10 +110,8 @@ def _table(name: str, rows: list[dict], profile: str) -> None:
     """The stored curves of one experiment, and what they were made from."""
     print(name)
     shown = [{n: v for n, v in row.items() if n != "data"} for row in rows]
-    for row in shown:  # epsilons are stored to six digits, which may have rounded them down
-        row |= {
-            k: round_up(row[k] * (1 + 1e-6), 4) for k in ("epsilon_moments", "epsilon_pld") if row.get(k) is not None
-        }
+    for row in shown:
+        row |= {k: round_up(row[k], 4) for k in ("epsilon_moments", "epsilon_pld") if row.get(k) is not None}
     if not rows:
         option = "" if profile == "paper" else f" --profile {profile}"
         return print(f"  nothing stored yet; `adadp run {name}{option}` makes it")

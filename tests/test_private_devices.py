@@ -59,6 +59,32 @@ def test_gradients_stay_where_they_are_on_a_card():
         assert scale.grad.shape == (9,) and model.last.bias.grad is held[-1]
 
 
+@pytest.mark.parametrize("zero", [True, False])
+def test_a_model_that_is_not_known_yet_is_not_recorded(zero, monkeypatch):
+    """A last layer of zeros hides from the first steps whether examples mix: a recording would have to look again."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 3))
+    if zero:
+        nn.init.zeros_(model[2].weight)
+    gradient = adadp.PrivateGradient(model, max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=4)
+    x, y = torch.randn(6, 5), torch.arange(6) % 3
+    gradient.backward(x, y)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(RuntimeError, match="call backward a few times"):
+        gradient.backward(x[:4], y[:4])  # of a size that was not tried
+    if zero:
+        with pytest.raises(RuntimeError, match="take a step"):
+            gradient.backward(x, y)
+        monkeypatch.undo()
+        gradient.backward(x, y)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        gradient.backward(x, y)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    gradient.backward(x, y)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_padded_private_step_in_a_cuda_graph():
     torch.manual_seed(0)

@@ -2,6 +2,7 @@
 
 A file is ``<experiment>/<slug>-<id>.json`` below the stored folder. Its rows are columns of equal length (one entry an
 evaluation, see :mod:`adadp.experiments.columns`), numbers have six significant digits, and what is not finite is null.
+Such a number is the nearest one; an epsilon is read as the next above it, for it must never be below the truth.
 A run belongs to every experiment whose cells name its id; the folder only says which one ran it first.
 """
 
@@ -110,7 +111,16 @@ def _rows(stored: dict) -> dict:
     rows = {name: unpacked(column) for name, column in stored.items()}
     if len({len(column) for column in rows.values()}) != 1 or not min(map(len, rows.values())):
         raise ValueError("the columns of its rows are empty or differ in length")
-    return rows
+    return {name: [_above(v) for v in column] if "epsilon" in name else column for name, column in rows.items()}
+
+
+def _above(stored: float | None) -> float | None:
+    """The next number of six significant digits: what was rounded to the one given is not above it.
+
+    >>> _above(1.53612), _above(0.0999999), _above(0.0), _above(None)
+    (1.53613, 0.1, 0.0, None)
+    """
+    return float(f"{stored + 10.0 ** (math.floor(math.log10(stored)) - 5):.6g}") if stored else stored
 
 
 def curves(experiment: str, records: dict, profile: str = "paper") -> list[dict]:

@@ -107,9 +107,9 @@ class PrivateGradient:
         ========================================  ==========================================================
 
     In a CUDA graph: give batches a fixed size (:func:`adadp.privacy.sampling.padded`; record anew when it grows), call
-    ``backward`` a few times on a side stream, register the generator (``graph.register_generator_state(generator)``),
-    and record. Every replay then draws new noise, of the scale that was recorded, into the same ``grad``; so never set
-    that to None in between.
+    ``backward`` a few times on a side stream (and take a step, where a last layer is still zero), register the
+    generator (``graph.register_generator_state(generator)``), and record. Every replay then draws new noise, of the
+    scale that was recorded, into the same ``grad``; so never set that to None in between.
 
     The loss that :meth:`backward` returns is NOT private, and neither is the drawn batch size: look at them, but do not
     publish them or decide anything by them that the epsilon is to cover.

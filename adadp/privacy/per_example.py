@@ -92,11 +92,13 @@ class PerExample:
 
         A trial that could not see whether examples mix is made again at the next step.
         """
-        key = self._situation(ruled, x)
+        key, few = self._situation(ruled, x), min(FEW, len(y))
+        known = few < 2 or (few, *key) in self._mixing
+        if not known or key not in self._layouts:
+            _refuse_recording()
         if key not in self._layouts:
             self._layouts[key] = layout_of_one(self.model, ruled, x)
-        few = min(FEW, len(y))
-        if few < 2 or (few, *key) in self._mixing:
+        if known:
             return *self._layouts[key], self._mixing.get((few, *key), False)
         part = fallback.part(x, slice(0, few)), y[:few]
         with _uncompiled():
@@ -109,6 +111,16 @@ class PerExample:
         """What decides which layers run, and how: the parameters, the modules' modes, the inputs' shapes and types."""
         modes = tuple(module.training for module in self.model.modules())
         return (tuple(map(id, ruled)), modes, *((t.shape[1:], t.dtype) for t in fallback.leaves(x)))
+
+
+def _refuse_recording() -> None:
+    """A trial reads values, which nobody can while a CUDA graph is recorded."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "the model has to be tried out before a CUDA graph is recorded: call backward a few times with batches of "
+            "this shape, and take a step where a layer's gradient is zero (a last layer of zeros?), for only a "
+            "gradient shows whether examples stay apart"
+        )
 
 
 def _uncompiled():
