@@ -62,7 +62,12 @@ def _add_serve(parts) -> None:
         "--state", type=Path, default=Path("federation"), metavar="FOLDER", help="its files (default: federation)"
     )
     p.add_argument("--certificates", type=Path, metavar="FOLDER", help="ca.crt, server.pem and server.key: use TLS")
-    p.add_argument("--keys", type=Path, metavar="FOLDER", help="public keys (*.pub): only their holders may join")
+    p.add_argument(
+        "--keys",
+        type=Path,
+        metavar="FOLDER",
+        help="public keys (*.pub): only their holders may join (one that is taken out again needs a new --state)",
+    )
     p.add_argument("--insecure", action="store_true", help="let other machines in without encryption")
     _verbose(p)
 

@@ -70,6 +70,7 @@ def run(a: argparse.Namespace) -> None:
 def results(a: argparse.Namespace) -> None:
     """Show what is stored, or check some of it."""
     from adadp.experiments import grids, results, tables
+    from adadp.experiments.plan import STORED
 
     choose(a.action, ACTIONS, "action")
     _check_folder(a.folder)
@@ -84,7 +85,9 @@ def results(a: argparse.Namespace) -> None:
             _table(name, tables.table(name, records, a.profile), a.profile)
         print("accuracy: final, in percent, mean over seeds; range: lowest to highest seed")
     else:
-        _verify({i: r for i, r in records.items() if r["experiment"] in names}, a)
+        sizes = STORED if a.profile == "paper" else (a.profile,)
+        ids = {cell.config.id for n in names for size in sizes for cell in grids.cells(n, records, size)}
+        _verify({i: r for i, r in records.items() if i in ids}, a)
 
 
 def _check_folder(folder: str | None) -> None:

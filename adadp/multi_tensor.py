@@ -31,7 +31,8 @@ def descend(params: list[Tensor], grads: list[Tensor], lr: float | Tensor) -> No
 def _scaled(grads: list[Tensor], scale: float | Tensor) -> list[Tensor]:
     """New tensors scale * grads, at least in single precision."""
     dtype = _wide(grads[0].dtype)
-    scale = scale.to(dtype) if isinstance(scale, Tensor) else scale  # else the multi-tensor kernel is not taken
+    if isinstance(scale, Tensor):  # of their type and beside them, else the multi-tensor kernel is not taken, or fails
+        scale = scale.to(grads[0].device, dtype)
     return list(torch._foreach_mul([g.to(dtype) for g in grads], scale))
 
 

@@ -79,7 +79,7 @@ def gradients(groups: list[dict], state: dict) -> list[tuple[dict, list[Tensor],
 
 def on_device(groups: list[dict]) -> bool:
     """Whether learning rates are tensors, or must be because parameters are not on a CPU."""
-    return any(isinstance(group.get("lr"), Tensor) or home(group) != CPU for group in groups)
+    return any(isinstance(g.get("lr"), Tensor) or any(p.device != CPU for p in g["params"]) for g in groups)
 
 
 def home(group: dict) -> torch.device:

@@ -33,7 +33,7 @@ from adadp.auditing.faults import (
     Separate,
 )
 from adadp.auditing.one_run import _planned_guesses, one_run_p_value
-from adadp.auditing.sensitivity import _KEPT
+from adadp.auditing.sensitivity import _KEPT, _home
 from adadp.privacy.gradient import PrivateGradient
 
 ADD, REPLACE = "sensitivity (add_remove)", "sensitivity (replace_one)"
@@ -288,3 +288,16 @@ def test_results_print_their_confidence():
     text = str(AuditResult("noise", False, 0.5, 1.0, "noise / declared noise", 0.95, 10, "halved"))
     assert text == "FAIL  noise: noise / declared noise 0.5, declared 1 (95 % confidence, 10 observations): halved"
     assert adadp.auditing.run_audit is run_audit
+
+
+def test_noise_of_an_audit_is_drawn_where_the_model_is():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2).requires_grad_(False), torch.nn.Linear(2, 2, device="meta"))
+    assert _home(model).type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_model_on_a_card_can_be_audited():
+    model = torch.nn.Linear(6, 3).cuda()
+    x, y = torch.randn(40, 6, device="cuda"), torch.arange(40, device="cuda") % 3
+    assert audit_sensitivity(model=model, x=x, y=y, noise_multiplier=1.0, trials=5).passed
+    assert audit_noise(model=model, x=x, y=y, noise_multiplier=1.0).passed

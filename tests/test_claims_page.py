@@ -188,7 +188,7 @@ def test_a_card_names_the_data_and_the_commit_of_its_rule(good, monkeypatch):
     monkeypatch.setattr(draw, "rule_commit", lambda claim: 40 * "a")
     (one,) = [r for r in report.reports(good) if r.verdict.claim.id == "competitive-mnist"]
     facts = dict(draw._facts(one))
-    assert facts["Rule written in"] == f"commit {12 * 'a'}"
+    assert f"commit/{40 * 'a'}" in linked(f"<dd>{facts['Rule written in']}</dd>", "https://host/x")
     assert facts["Data"] == next(r["data"] for c in one.curves for r in c["records"])
     assert "commit" in draw.in_words(one) and facts["Data"] in draw.in_words(one)
     monkeypatch.setattr(draw, "rule_commit", lambda claim: None)
@@ -213,11 +213,22 @@ def test_git_finds_the_commit_of_every_rule():
         assert all(len(claims.rule_commit(claim) or "") == 40 for claim in claims.CLAIMS)
 
 
-def test_a_commit_on_a_page_leads_to_the_public_repository():
+def test_where_the_history_is_cut_off_no_commit_is_named(tmp_path, monkeypatch):
+    """The oldest commit of a shallow clone seems to have added everything."""
+    root, copy = results.PACKAGED.parents[2], tmp_path / "copy"
+    if not (root / ".git").exists():
+        pytest.skip("not a checkout")
+    subprocess.run(["git", "clone", "-q", "--depth", "1", root.as_uri(), str(copy)], check=True)
+    monkeypatch.setattr(claims, "__file__", str(copy / "adadp" / "experiments" / "claims.py"))
+    assert {claims.rule_commit.__wrapped__(claim) for claim in claims.CLAIMS} == {None}
+
+
+def test_a_commit_on_a_page_is_short_and_leads_to_the_public_repository():
     name = 40 * "a1"[:1]
-    assert f'<a href="https://host/x/commit/{name}">{name}</a>' in linked(
+    assert f'<a href="https://host/x/commit/{name}">{name[:12]}</a>' in linked(
         f"<p>in commit {name}.</p>", "https://host/x/"
     )
+    assert linked(f"<p>in commit {name}.</p>", "") == f"<p>in commit {name[:12]}.</p>"
     assert linked("<p>a0b1</p>", "https://host/x") == "<p>a0b1</p>"
 
 

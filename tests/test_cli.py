@@ -283,6 +283,21 @@ def test_damaged_result_is_named(capsys, tmp_path):
     assert str(path) in refused(capsys, "results", "status", "--folder", tmp_path)
 
 
+def test_verify_takes_the_runs_that_an_experiment_asks_for(monkeypatch):
+    """A run lies in the folder of the experiment that ran it first; others share it."""
+    from adadp.experiments import grids, results
+
+    given = []
+    monkeypatch.setattr(commands, "_verify", lambda records, a: given.append(set(records)))
+    cli.main(["results", "verify", "fed-batch"])
+    records = results.load()
+    sizes = ("laptop", "full-data", "paper")
+    shared = {c.config.id for size in sizes for c in grids.cells("fed-batch", records, size)} & records.keys()
+    assert given == [shared] and any(records[i]["experiment"] != "fed-batch" for i in shared)
+    cli.main(["results", "verify", "--profile", "full-data"])
+    assert given[1] and all(records[i]["config"]["examples_per_client"] == 10000 for i in given[1])
+
+
 @pytest.mark.slow
 def test_run_then_show_then_verify(capsys, tmp_path, cache):
     """One real run of two epochs, stored, shown, and computed again."""

@@ -348,6 +348,41 @@ def test_a_run_another_process_is_at_is_left_alone(tmp_path, cheap_runs):
     assert runner.attempt(jobs[0], tmp_path, "cpu") == (None, None), "stored meanwhile"
 
 
+def test_a_run_that_another_cache_stored_meanwhile_is_not_stored_twice(tmp_path, cheap_runs, monkeypatch):
+    """The lock lies in the cache; a runner with another one is not kept off, and may ask for another experiment."""
+    (job,) = runner.pending(["tol-grid"], {}, "quick")[:1]
+    ordinary = execution.execute
+
+    def slower(config, *, checkpoint, **keywords):
+        checkpoint.parent.mkdir(parents=True, exist_ok=True)
+        checkpoint.write_text("")
+        record = ordinary(config, checkpoint=checkpoint, **keywords)
+        results.save(record, "other", tmp_path)
+        return record
+
+    monkeypatch.setattr(execution, "execute", slower)
+    assert runner.attempt(job, tmp_path, "cpu") == (None, None)
+    assert [path.parent.name for path in tmp_path.glob("*/*.json")] == ["other"]
+    assert not list(places.cache("checkpoints").glob("*.pt"))
+
+
+def test_a_limited_runner_does_not_wait_for_another_one(tmp_path, cheap_runs):
+    first = runner.pending(["tol-grid"], {}, "quick")[0].config
+    with places.lock(first.id):
+        (done,) = quick_run(tmp_path, "tol-grid", limit=1).new
+    assert done != first.id
+
+
+def test_a_record_names_the_commit_of_the_code_that_ran(monkeypatch, cache):
+    """Somebody may commit, or check something else out, while a long run goes on."""
+    asked = []
+    execution.commit.cache_clear()
+    monkeypatch.setattr(execution, "commit", lambda: asked.append("now") or "x")
+    monkeypatch.setitem(execution.EXECUTORS, "private", lambda *_, **__: asked.append("run") or {"rows": {}})
+    execution.execute(private("mnist", noise_multiplier=2, **PRINTED), device="cpu", checkpoint=None)
+    assert asked[:2] == ["now", "run"]
+
+
 def test_the_bar_ends_at_its_total(tmp_path, cheap_runs, monkeypatch, capsys):
     monkeypatch.setattr(runner, "seconds", lambda config, device: 10.0)
     run("small-d", "quick", folder=tmp_path, limit=2)

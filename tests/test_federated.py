@@ -36,6 +36,57 @@ def net(seed=0):
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
+class TwoHeads(nn.Module):
+    """The first feature of a batch decides which half is used; a client of one kind never uses the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.low, self.high = nn.Linear(4, 3), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return (self.high if x[0, 0] > 5 else self.low)(x)
+
+
+def test_a_parameter_that_a_client_does_not_use_is_left_alone():
+    """Also where the client before it, in the same working copy, left a gradient there, and by weight decay."""
+    (x, y), *_ = make_clients((12,))
+    clients = [(x, y), (torch.cat([x[:, :1] + 100, x[:, 1:]], 1), y)]
+    decaying = lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.5, momentum=0.9)  # noqa: E731
+    torch.manual_seed(0)
+    fed = FederatedAveraging(TwoHeads(), clients, decaying, batch_size=4, stacked=False, device="cpu")
+    before = {name: value.clone() for name, value in fed.model.state_dict().items()}
+    first, second = fed._updates([0, 1], 1)
+    for update, idle, used in ((first, "high", "low"), (second, "low", "high")):
+        assert torch.equal(update.state[f"{idle}.weight"], before[f"{idle}.weight"])
+        assert not torch.equal(update.state[f"{used}.weight"], before[f"{used}.weight"])
+
+
+@pytest.mark.parametrize("privacy", [None, {"max_grad_norm": 1.0, "noise_multiplier": 1.0}])
+def test_modules_keep_the_mode_they_were_handed_over_in(privacy):
+    """As in train: a frozen batch norm stays frozen, and its statistics are nobody's data."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    model[1].eval()
+    fed = FederatedAveraging(model, make_clients(), sgd, batch_size=4, privacy=privacy, device="cpu")
+    fed.run(2, progress=False)
+    assert torch.equal(model[1].running_mean, torch.zeros(8)) and not model[1].training and model[0].training
+
+
+def test_clients_with_dropout_at_rest_can_be_stacked():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+    both = [
+        FederatedAveraging(
+            copy.deepcopy(model), make_clients(), sgd, batch_size=4, stacked=stacked, generator=gen(1), device="cpu"
+        )
+        for stacked in (True, False)
+    ]
+    for fed in both:
+        fed.run(1, progress=False)
+    for one, other in zip(*(fed.model.parameters() for fed in both), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def make_clients(sizes=(24, 40, 16), seed=0):
     g = gen(seed)
     out = []

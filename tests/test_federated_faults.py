@@ -213,6 +213,8 @@ def test_a_double_model_takes_float_examples_as_in_centralised_training():
         ({"privacy": PRIVACY}, "privacy"),
         ({"generator": gen(4)}, "seed"),
         ({"model": nn.Linear(4, 3)}, "model"),
+        ({"loss": lambda output, y: adadp.training.cross_entropy(output, y)}, "loss"),
+        ({"clients": [(x + 1, y) for x, y in make_clients()]}, "data"),
     ],
 )
 def test_a_checkpoint_of_another_run_says_what_differs(tmp_path, change, differs):
@@ -222,6 +224,16 @@ def test_a_checkpoint_of_another_run_says_what_differs(tmp_path, change, differs
     with pytest.raises(RuntimeError, match=rf"another run \(other .*{differs}.*\): remove it"):
         loop(**change).run(3, progress=False, checkpoint=file)
     assert file.exists()
+
+
+def test_a_checkpoint_from_before_data_and_loss_were_compared_goes_on(tmp_path):
+    file, whole = tmp_path / "fed.pt", loop().run(2, progress=False)
+    with pytest.raises(KeyboardInterrupt):
+        loop().run(2, progress=False, checkpoint=file, callbacks=stop_after(1))
+    state = checkpoints.load(file)
+    old = {name: value for name, value in state["settings"].items() if name not in ("data", "loss")}
+    checkpoints.save(file, state | {"settings": old})
+    assert loop().run(2, progress=False, checkpoint=file) == whole
 
 
 def test_fewer_rounds_than_the_checkpoint_holds_are_refused_and_it_is_kept(tmp_path):

@@ -147,6 +147,27 @@ def test_sizes_are_compared_by_order(full, tmp_path):
     assert federated_runs.size_gaps(0, folder=tmp_path)["full-data"] == pytest.approx(-best, abs=0.05)
 
 
+def test_sizes_are_compared_at_one_seed(full, tmp_path):
+    """The best SGD has a run at the seed of its search and, at one size, others; seeds change the split as well."""
+    for path in full.glob("*/*.json"):
+        run = results.read(path)
+        if run["config"]["method"] == "sgd" and run["config"]["seed"] == federated_runs.SEED:
+            run["rows"]["test_accuracy"][-1] = 0.1
+        results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
+    curves, _ = federated_runs.found("fed-rounds", folder=tmp_path, random_fraction=0.0)
+    (best,) = (c["config"]["lr"] for c in curves if c["role"] == "sgd best")
+    lines = repr(federated_runs.sizes(0, folder=tmp_path)).splitlines()
+    assert next(line.split()[-2:] for line in lines if line.startswith(f"SGD {best:.3g}")) == ["10.0", "10.0"]
+
+
+def test_a_size_without_adadp_has_no_gap(full, tmp_path):
+    for path in full.glob("*/*.json"):
+        run = results.read(path)
+        if run["config"]["examples_per_client"] != 10000 or run["config"]["method"] != "adadp":
+            results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
+    assert repr(federated_runs.sizes(0, folder=tmp_path)).split("ADADP − best SGD")[1].split()[1] == "–"
+
+
 def test_runs_that_break_down_are_counted(full, tmp_path):
     counts = federated_runs.broken(folder=full)
     assert counts == {"adadp": 0, "nothing discarded": 0, "runs": 6}

@@ -97,12 +97,12 @@ def test_callbacks_and_checkpoints_see_it_and_a_continued_run_fills_it(tmp_path)
 
 
 def test_what_tells_runs_apart_is_as_it_was():
-    """Checkpoints of long runs hold it: a new or another entry would make them another run's."""
+    """Checkpoints of long runs hold it: another entry would make them another run's. What they lack counts as alike."""
     plain, private = settings(loop(privacy=None)), settings(loop())
     head = {"participation": 1.0, "keep_lr": True, "delta": 1e-4, "clients": list(SIZES[:3]), "batch_size": 4}
     head |= {"local_epochs": 1, "reduction": "mean"}
     assert {name: plain[name] for name in head} == head
-    assert set(plain) == {*head, "model", "privacy", "optimizer"}
+    assert set(plain) == {*head, "model", "privacy", "optimizer", "loss", "data"} and len(plain["data"]) == 3
     assert plain["privacy"] == {} and private["privacy"] == {"max_grad_norm": "1", "noise_multiplier": "2"}
 
 

@@ -135,3 +135,23 @@ def test_a_private_run_ends_with_what_each_client_has_spent(tmp_path):
     history = History.from_json((tmp_path / "out" / "history.json").read_text())
     assert said[-3:] == client_statements(history, short=True) and len(said) == 6
     assert said[-1].startswith("ε = ") and "client 2" in said[-1]
+
+
+def test_a_private_run_that_was_ended_after_its_last_round_tells_what_was_spent(tmp_path):
+    out, said = tmp_path / "out", []
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(make(privacy=PRIVACY), rounds=2, output=out, device="cpu", say=stop_at("round 2"))
+    assert (out / "checkpoint.pt").exists()
+    run_in_process(make(privacy=PRIVACY), rounds=2, output=out, device="cpu", say=said.append)
+    history = History.from_json((out / "history.json").read_text())
+    assert len(history.rows) == 2 and said[-3:] == client_statements(history, short=True)
+
+
+def stop_at(start):
+    """Says nothing, and ends a run at the line that starts so."""
+
+    def say(line):
+        if line.startswith(start):
+            raise KeyboardInterrupt
+
+    return say

@@ -45,6 +45,23 @@ def test_mistakes_are_one_line(capsys, argv, words):
     assert said.count("\n") == 1 and words in said, said
 
 
+def test_a_key_that_was_taken_out_is_not_let_in_in_silence(capsys, tmp_path):
+    """Flower's database remembers it; without its file the server would promise what it does not do."""
+    for name in ("keys", "federation"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "keys" / "a.pub").write_text("ecdsa AAAAAAAAAAAAAAA1 me@here\n")
+    (tmp_path / "federation" / "keys.txt").write_text("ecdsa AAAAAAAAAAAAAAA1\necdsa AAAAAAAAAAAAAAA2\n")
+    free = processes.free_port()
+    public, state = [tmp_path / "keys" / "a.pub"], tmp_path / "federation"
+    assert sessions._still_there(public, tmp_path / "keys", state) == set(), "a new database knows nobody"
+    (state / "superlink.db").touch()
+    assert main(["federated", "serve", "--port", str(free), "--keys", "keys"]) == 2
+    said = capsys.readouterr().err
+    assert "lacks 1 of the keys" in said and "AAAAAAAAAAA2" in said and "--state" in said and said.count("\n") == 1
+    (tmp_path / "keys" / "b.pub").write_text("ecdsa AAAAAAAAAAAAAAA2 other-comment\n")
+    assert len(sessions._still_there([*public, tmp_path / "keys" / "b.pub"], tmp_path / "keys", state)) == 2
+
+
 def test_a_private_client_needs_a_ledger(capsys, tmp_path, monkeypatch):
     (tmp_path / "secretive.py").write_text(
         "import torch\nfrom adadp.federated import Task\n"

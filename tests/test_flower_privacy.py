@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from federated_helpers import PRIVACY, SIZES, net, sgd
-from flower_helpers import again, changed, in_process, run, weights
+from flower_helpers import again, changed, in_process, poisoned, run, weights
 from flwr.app import MetricRecord
 
 import adadp
@@ -66,6 +66,18 @@ def test_a_history_says_that_clients_keep_their_own_ledgers(federation, tmp_path
         f"ε = {round_up(value)}, δ = 10⁻⁴ (by the client's own ledger; one training example of client 1, add/remove, "
         "Poisson, moments; tuning not included)"
     )
+
+
+def test_a_client_whose_weights_are_refused_has_spent_what_it_told(federation, tmp_path):
+    strategy, grid, task = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=1)
+    kept = []
+    spoil = lambda round, **_: grid.faults.update({101: changed(arrays=poisoned(math.nan))})  # noqa: E731
+    rows = run(strategy, grid, 2, callbacks=[spoil, lambda history, **_: kept.append(history)])
+    assert rows[1]["refused"] == [1] and dict(rows[1]["spent"])[1] == spent(task, 1, 2)
+    told = adadp.epsilon(
+        noise_multiplier=2.0, sample_rate=4 / SIZES[1], steps=2 * SIZES[1] // 4, delta=kept[1].privacy["delta"]
+    )
+    assert client_statements(kept[1], short=True)[1].startswith(f"ε = {round_up(told)},")
 
 
 def test_a_client_that_crashes_in_training_or_whose_answer_is_lost_has_spent(federation, tmp_path):

@@ -55,6 +55,20 @@ def test_title_comes_first_and_once(path):
 
 
 @each
+def test_it_says_which_data_it_shows(path):
+    """Under the one name that the footer of the book collects; nothing on claims, where each card has its own."""
+    names = re.findall(r'record\(\s*"(\w*provenance)"', "\n".join(c.source for c in nbk.code_cells(nbk.read(path))))
+    assert set(names) == (set() if path.stem == "claims" else {"provenance"})
+
+
+@each
+def test_no_cell_relies_on_a_stored_run(path):
+    """A method that is not stored has no entry; its name in brackets would stop the page."""
+    source = "\n".join(c.source for c in nbk.code_cells(nbk.read(path)))
+    assert not re.search(r"(in_points|gaps)\([^)]*\)\[", source)
+
+
+@each
 def test_thousands_have_commas(path):
     prose = "\n".join(c.source for c in nbk.read(path).cells if c.cell_type == "markdown")
     assert re.findall(r"\d[ \u2009\u202f]\d{3}\b", prose) == []

@@ -165,3 +165,26 @@ def test_in_a_cuda_graph():
         torch.testing.assert_close(p.cpu(), q)
     assert lr(opt) == pytest.approx(lr(twin), rel=1e-5)
     assert int(opt.accepted) == twin.accepted
+
+
+def test_a_group_may_span_devices():
+    """Seen on the meta device, whose checks are those of cards: a step's scalar goes to where the gradients are."""
+    from adadp import multi_tensor, param_groups
+
+    here, there = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(3, device="meta"))
+    assert param_groups.on_device([{"params": [here, there], "lr": 0.1}])
+    assert not param_groups.on_device([{"params": [here], "lr": 0.1}])
+    (scaled,) = multi_tensor._scaled([there.detach()], torch.tensor(2.0))
+    assert scaled.device.type == "meta"
+    multi_tensor.descend([there.detach()], [torch.ones(3, device="meta")], torch.tensor(2.0))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a CUDA device")
+def test_a_group_on_the_processor_and_a_card_steps():
+    params = [torch.nn.Parameter(torch.ones(5000, device=device)) for device in ("cpu", "cuda")]
+    optimizer = ADADP(params, lr=0.1)
+    for _ in range(2):
+        for p in params:
+            p.grad = torch.ones_like(p)
+        optimizer.step()
+    torch.testing.assert_close(params[0], params[1].cpu())

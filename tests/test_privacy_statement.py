@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import adadp
+from adadp.privacy import shuffling
 from adadp.privacy.accounting import (
     MomentsAccountant,
     assumptions,
@@ -89,6 +90,15 @@ def test_a_statement_about_shuffled_batches_says_so():
     assert sampler_warning(adadp.PoissonSampling(sample_rate=0.1, steps=1)) == ""
     short = privacy_statement(noise_multiplier=1.0, **MNIST, sampler=sampler, short=True)
     assert "Poisson assumed" in short and "\n" not in short
+
+
+def test_bounds_of_a_shuffled_partition_are_given_for_that_only():
+    """Another way of drawing batches may use a record several times an epoch."""
+    assert adadp.ShuffledPartition.name == shuffling.SAMPLER
+    cost = {"noise_multiplier": 0.2, "sample_rate": 0.01, "steps": 100, "delta": 1e-5}
+    text = privacy_statement(**cost, sampler="fixed-size batches drawn anew each step")
+    assert "no guarantee" in text and "at most" not in text and "shuffling" not in text
+    assert "shuffling: " in privacy_statement(**cost, sampler=shuffling.SAMPLER)
 
 
 def test_a_statement_from_a_history():

@@ -564,6 +564,42 @@ def test_embeddings_that_cannot_be_private_are_refused(option):
         private(model)
 
 
+class LooksUp(nn.Module):
+    """A table that the forward pass would rescale where the data look it up."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.table, self.last = function, nn.Parameter(5 * torch.randn(10, 4)), nn.LazyLinear(3)
+
+    def forward(self, x):
+        return self.last(self.function(x, self.table).flatten(1))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, table: F.embedding(x, table, max_norm=1.0),
+        lambda x, table: F.embedding(x, table, None, 1.0),
+        lambda x, table: F.embedding_bag(x, table, max_norm=1.0),
+    ],
+)
+def test_a_lookup_that_would_change_the_table_is_refused(function, frozen):
+    model, x = LooksUp(function), torch.tensor([[1, 2], [1, 3]])
+    model.last(torch.zeros(1, 4 if "embedding_bag" in function.__code__.co_names else 8))
+    model.table.requires_grad_(not frozen)
+    before = model.table.detach().clone()
+    with pytest.raises(ValueError, match="max_norm"):
+        private(model).backward(x, labels(2))
+    assert torch.equal(model.table, before)
+
+
+def test_a_frozen_embedding_that_changes_its_rows_is_refused():
+    model = nn.Sequential(nn.Embedding(10, 4, max_norm=1.0).requires_grad_(False), nn.Flatten(), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match=r"Embedding at '0'.*max_norm"):
+        private(model)
+
+
 def test_an_operation_that_cannot_be_batched_says_so():
     class Branches(nn.Module):
         def __init__(self):

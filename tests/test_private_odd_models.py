@@ -123,7 +123,19 @@ def test_equals_the_loop(name, size):
     assert_matches_loop(make(), torch.randn(size, *shape), labels(size))
 
 
-@pytest.mark.parametrize("make", [TimeFirst, Positions])
+class Prototypes(nn.Module):
+    """One layer for the examples and for constant rows, of which there are as many as examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(6, 5, bias=False)
+        self.register_buffer("rows", 1 + 0.1 * torch.randn(12, 6))
+
+    def forward(self, x):
+        return F.linear(self.map(x), self.map(self.rows))
+
+
+@pytest.mark.parametrize("make", [TimeFirst, Positions, Prototypes])
 def test_sizes_that_agree_beyond_the_few_examples_tried(make):
     """As many positions as examples, so that only the layout of a single example tells them apart."""
     torch.manual_seed(0)
@@ -131,7 +143,18 @@ def test_sizes_that_agree_beyond_the_few_examples_tried(make):
     if make is Positions:
         model.places = nn.Embedding(12, 6)
     x = torch.randint(0, 7, (12, 12)) if make is Positions else torch.randn(12, 12, 6)
+    x = x[0] if make is Prototypes else x
     assert_matches_loop(model, x, labels(12))
+
+
+@pytest.mark.parametrize("residual", [1e-3, 1e-4])
+def test_a_model_that_fits_its_data_is_not_taken_for_one_that_mixes_them(residual):
+    """A small squared error magnifies the rounding by which an output alone differs from the one in company."""
+    for seed in range(20):
+        torch.manual_seed(seed)
+        model, x = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)), torch.randn(16, 64)
+        y = model(x).detach() + residual * torch.randn(16, 1)
+        private(model, loss=lambda output, y: (output - y).square().squeeze(1)).backward(x, y)
 
 
 def test_a_parameter_without_elements():

@@ -65,6 +65,41 @@ def test_positions_that_cancel_each_other_do_not_escape_the_bound(case):
         assert 0 < weight.grad.double().norm() <= 1 + 1e-3
 
 
+def few_rows():
+    """A row that is looked up eight times, in a table with fewer rows than positions."""
+    parts = 1e8 * torch.randn(8, 16)
+    parts[-1] = -torch.stack([*parts[:-1]]).cumsum(0)[-1]
+    others = torch.full((8, 8), 2), 0.01 * torch.randn(8, 8, 16)
+    return nn.Embedding(4, 16), others, (torch.full((1, 8), 2), parts[None])
+
+
+def wide_window():
+    """A convolution whose gradients are made a few at a time and forgotten."""
+    parts = torch.zeros(64, 8, 8)
+    parts[:, 1:7, 1:7] = 1e7 * torch.randn(6, 6)
+    parts[:, 1:7, 1:7] -= parts[:, 1:7, 1:7].mean()
+    others = torch.randn(7, 64, 8, 8), 1e-4 * torch.randn(7, 64, 8, 8)
+    return nn.Conv2d(64, 64, 3, padding=1, bias=False), others, (torch.ones(1, 64, 8, 8), parts[None])
+
+
+@pytest.mark.parametrize("case", [few_rows, wide_window])
+def test_positions_that_cancel_do_not_wipe_out_what_is_there_already(case):
+    """The sum begins with the noise and adds in another order than the norm: large parts carry its digits away."""
+    torch.manual_seed(0)
+    for _ in range(5):
+        model, (x, y), (x_one, y_one) = case()
+        released = []
+        for xs, ys in ((x, y), (torch.cat([x, x_one]), torch.cat([y, y_one]))):
+            grad = private(
+                model, max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=1,
+                loss=lambda out, y: (out * y).flatten(1).sum(1), generator=torch.Generator().manual_seed(1),
+            )  # fmt: skip
+            grad.backward(xs, ys)
+            released.append(model.weight.grad.double().clone())
+            assert not grad._per_example.without_rule
+        assert float((released[1] - released[0]).norm()) <= 1 + 1e-3
+
+
 @pytest.mark.parametrize("shape", [(6,), (4, 6)])
 def test_norms_and_sums_leave_autocast(shape):
     """The pass is made in eight bits; what it gave is clipped to C in full precision."""

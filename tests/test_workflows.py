@@ -53,6 +53,18 @@ def test_actions_are_githubs_own_and_pinned_to_a_version(flow):
         assert re.fullmatch(r"actions/[a-z-]+@v\d+\.\d+\.\d+", action), action
 
 
+def test_a_book_that_is_kept_knows_its_history():
+    """Its Claims page says which commit wrote a rule; a shallow clone cannot."""
+    kept = {"pages": "build", "book": "test"}  # artifact -> job
+    found = {}
+    for content in FLOWS.values():
+        for name, job in content["jobs"].items():
+            uploads = [s["with"]["name"] for s in job["steps"] if "upload-artifact" in s.get("uses", "")]
+            (depth,) = [s.get("with", {}).get("fetch-depth") for s in job["steps"] if "checkout" in s.get("uses", "")]
+            found |= dict.fromkeys(uploads, (name, depth))
+    assert {what: found[what] for what in kept} == {what: (job, 0) for what, job in kept.items()}
+
+
 @each_job
 def test_rights_are_the_least(flow, job):
     assert FLOWS[flow]["permissions"] == {"contents": "read"}

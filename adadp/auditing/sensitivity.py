@@ -89,7 +89,7 @@ def audit_sensitivity(
         noise_multiplier=arguments.noise_multiplier(noise_multiplier),
         expected_batch_size=(largest + 1) // 2,
         loss=loss,
-        generator=(noise := torch.Generator()),
+        generator=(noise := torch.Generator(_home(model))),
     )
     differences, same_use = _compare_pairs(grad, noise, model, x, y, replace=limit == 2, trials=trials, seed=seed)
     differences = differences * (((largest + 1) // 2) / C)
@@ -165,7 +165,7 @@ def audit_noise(
         noise_multiplier=sigma,
         expected_batch_size=E,
         loss=loss,
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator(_home(model)).manual_seed(seed),
     )
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     repeats = max(8, min(400, 8000 // min(p.numel() for _, p in named)))
@@ -179,6 +179,11 @@ def audit_noise(
                 draws[f"{name} in {which}"].append(kept.clone())
     noise = {name: torch.stack(rows) for name, rows in draws.items()}
     return _judge_noise(noise, confidence)
+
+
+def _home(model: nn.Module) -> torch.device:
+    """Where a model's gradients are, and their noise is drawn."""
+    return next((p.device for p in model.parameters() if p.requires_grad), torch.device("cpu"))
 
 
 def _judge_noise(noise: dict[str, Tensor], confidence: float) -> AuditResult:

@@ -30,12 +30,18 @@ EVERY_VARIANT = ("as_printed", "reference_code", "reference_code_tol1")
 def rule_commit(claim: Claim) -> str | None:
     """The commit that wrote a claim's rule down; None outside a checkout, or where its history is cut off."""
     words, folder = claim.dated or claim.criterion, Path(__file__).parent
-    command = ["git", "log", "--reverse", "--format=%H", f"-S{words}", "--", "."]
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+        if _git(folder, "rev-parse", "--is-shallow-repository") != ["false"]:
+            return None  # where a history is cut off, git takes everything for added
+        return next(iter(_git(folder, "log", "--reverse", "--format=%H", f"-S{words}", "--", ".")), None)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return next(iter(done.stdout.split()), None)
+
+
+def _git(folder: Path, *arguments: str) -> list[str]:
+    """What a git command prints, word by word."""
+    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return done.stdout.split()
 
 
 def _differences(experiment: str, baseline: str, sigmas, least: float):

@@ -49,6 +49,7 @@ def execute(config, *, device: str = "auto", checkpoint: Path | None = None, on_
         the record: config, columns of rows, first epoch, data provenance, versions, device, seconds, commit.
     """
     torch.set_num_threads(1)
+    commit()  # that of the code which runs now: looked up once, for it may move on before the end
     device = pick_device(device).type if device == "auto" else device
     resumed = bool(checkpoint and Path(checkpoint).exists())
     started = time.perf_counter()

@@ -109,10 +109,11 @@ def _check(*, backend: str, device: str, **least_one) -> None:
 
 def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = False) -> None:
     """Ask what is lacking, have it done, and ask again: finished grids make new stages appear."""
-    known = results.load(workers.place)
+    known, taken = results.load(workers.place), set()
     with workers:
         while limit is None or len(report.new) < limit:
             todo = [job for job in lacking(known) if job.config not in report.failed]
+            todo.sort(key=lambda job: job.config in taken)  # what another runner was at comes last
             todo = todo if limit is None else todo[: limit - len(report.new)]
             if pilots and (faults := _pilot([j for j in todo if j.tier == todo[0].tier], workers)):
                 report.failed |= faults
@@ -120,12 +121,14 @@ def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = Fals
             if not todo:
                 return
             workers.expect(todo)
-            done_before = len(report.new) + len(report.failed)
+            done_before, taken = len(report.new) + len(report.failed), set()
             for job, record, error in workers.carry_out(todo):
                 if error:
                     report.failed[job.config] = error
                 elif record:
                     report.new.append(job.config.id)
+                else:
+                    taken.add(job.config)
             known = results.load(workers.place, known=known)
             if len(report.new) + len(report.failed) == done_before and any(j.config.id not in known for j in todo):
                 time.sleep(WAIT)
@@ -236,6 +239,9 @@ def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | N
         except Exception as error:  # one broken cell must not stop a night of runs; the report names it
             places.stop_if_full(error, checkpoint.parent)
             return None, f"{type(error).__name__}: {error}"
+        if _stored(place, job):  # by a runner whose cache, and with it the lock, is another
+            checkpoint.unlink(missing_ok=True)
+            return None, None
         try:
             results.save(record, job.experiment, place)
         except OSError as error:

@@ -77,7 +77,7 @@ def client_update(
     to where that iteration began, so that it never sends a half step.
 
     Args:
-        model: the client's copy of the global model; trained in place.
+        model: the client's copy of the global model; trained in place, its modules in the modes that they have.
         x, y: the client's examples, first dimension N, on the device of the model.
         optimizer: an optimizer over the parameters of ``model``.
         batch_size: examples a gradient; the last batch of an epoch may be smaller.
@@ -92,13 +92,12 @@ def client_update(
     Reference: ClientUpdate in Algorithm 1, McMahan et al. (2017), with the update of Algorithm 2, Koskela & Honkela.
     """
     lrs = []
-    model.train()
     for indices in client_batches(len(x), batch_size, local_epochs, generator, private=gradient is not None):
         indices = indices.to(x.device)
         if gradient is not None:
             gradient.backward(x[indices], y[indices])
         else:
-            optimizer.zero_grad(set_to_none=False)
+            optimizer.zero_grad()
             losses = per_example_losses(loss, model(x[indices]), y[indices], len(indices))
             (losses.mean() if reduction == "mean" else losses.sum()).backward()
         optimizer.step()

@@ -6,7 +6,7 @@ import torch
 
 from adadp import checkpoint as checkpoints
 from adadp.history import History
-from adadp.settings import text
+from adadp.settings import checksum, text
 
 
 def state_of(loop, history: History) -> dict:
@@ -39,7 +39,7 @@ def restore(loop, path: str | Path) -> History:
         raise RuntimeError(f"{path} is not a checkpoint of federated averaging; remove it or name another")
     theirs = state.get("settings", mine)  # a checkpoint of an earlier version tells its seed only
     differing = ["seed"] * (state.get("seed") != loop._seed)
-    differing += [name for name in mine if mine[name] != theirs.get(name)]
+    differing += [name for name in mine if mine[name] != theirs.get(name, mine[name])]
     if differing:
         raise RuntimeError(
             f"checkpoint {path} belongs to another run (other {', '.join(differing)}): remove it or name another"
@@ -62,8 +62,15 @@ def settings(loop) -> dict:
     names = ("participation", "keep_lr", "delta")
     return {name: getattr(loop, name) for name in names} | {
         "clients": loop.sizes,
+        "data": [_data(*pair) for pair in getattr(loop, "clients", ())],  # elsewhere it is the clients' business
         **agreed(loop.training, loop.model),
     }
+
+
+def _data(x: torch.Tensor, y: torch.Tensor) -> str:
+    """A checksum of all labels and of three examples: enough to tell other data."""
+    middle = len(x) // 2
+    return checksum(y, x[:1], x[middle : middle + 1], x[-1:])
 
 
 def agreed(training, model: torch.nn.Module) -> dict:
@@ -71,6 +78,7 @@ def agreed(training, model: torch.nn.Module) -> dict:
     optimizer = training.optimizer(model)
     return {name: getattr(training, name) for name in ("batch_size", "local_epochs", "reduction")} | {
         "model": [f"{name} {tuple(value.shape)} {value.dtype}" for name, value in model.state_dict().items()],
+        "loss": text(training.loss),
         "privacy": {name: text(value) for name, value in dict(training.privacy or {}).items()},
         "optimizer": [type(optimizer).__name__, *(line for g in optimizer.param_groups for line in _plain(g))],
     }

@@ -146,7 +146,7 @@ class Coordinator(ABC):
         self._done = number
         for update in usable + refused:
             self._keep(update)
-        return self._row(number, usable, [update.client for update in refused])
+        return self._row(number, usable, refused)
 
     def _keep(self, update: Update) -> None:
         """Note what a client's round leaves behind besides the model."""
@@ -165,7 +165,7 @@ class Coordinator(ABC):
         """The learning rates a client starts its round with; None: those of its optimizer."""
         return self._lrs[client] if self.keep_lr else None
 
-    def _row(self, number: int, usable: list[Update], refused: list[int]) -> dict:
+    def _row(self, number: int, usable: list[Update], refused: list[Update]) -> dict:
         """One row of the history, with one entry a client in the lists."""
         accuracy, loss = (None, None)
         if self.test_data is not None:
@@ -174,9 +174,10 @@ class Coordinator(ABC):
         fields = ("examples", "steps", "lr", "error", "accepted", "discarded", *traced)
         row = {"round": number, "test_accuracy": accuracy, "test_loss": loss, "clients": [u.client for u in usable]}
         row |= {name: [getattr(u.report, name) for u in usable] for name in fields}
-        row["refused"] = refused
+        row["refused"] = [u.client for u in refused]
         if self.training.privacy is not None:
             row["epsilon"] = [self._epsilon(update) for update in usable]
+            row["spent"] = [[u.client, self._epsilon(u)] for u in usable + refused]  # in vain or not
         return row
 
     def _epsilon(self, update: Update) -> float:

@@ -59,6 +59,7 @@ def kept_run(start: Callable, coordinator: Coordinator, folder: Path, say: Say) 
         held = checkpoints.load(folder / CHECKPOINT)
         if {"model", "history"} <= held.keys():  # it was perhaps ended before these were written
             _write(folder, held["model"], held["history"])
+            last = History.from_json(held["history"])
     start(checkpoint=folder / CHECKPOINT, callbacks=[keep])
     say(f"finished: weights {fingerprint(coordinator.model.state_dict())}")
     for line in client_statements(last, short=True) if last.privacy else ():

@@ -24,7 +24,7 @@ class FederatedAveraging(Coordinator):
     weights and the :class:`~adadp.federated.client.ClientReport` leaves a client.
 
     Args:
-        model: the global model; ``run`` updates it in place.
+        model: the global model; ``run`` updates it in place. Its modules keep the mode they were handed over in.
         clients: a list with (x, y) of each client: tensors, numpy arrays (which are copied), or a
             ``torch.utils.data.TensorDataset``, whose first two tensors count.
         client_optimizer: parameters -> optimizer; made anew for each client and round, so that no state leaks.

@@ -28,7 +28,7 @@ def used_parameters(model: nn.Module, x: Tensor, y: Tensor, loss: Loss) -> set[s
     Raises:
         NotStackable: the model draws random numbers, changes its buffers, or has an operation that cannot be stacked.
     """
-    model = copy.deepcopy(model).train()
+    model = copy.deepcopy(model)
     stacks = {n: p.detach().expand(2, *p.shape).clone() for n, p in model.named_parameters() if p.requires_grad}
     leaves = {name: p.requires_grad_() for name, p in stacks.items()}
     versions = [b._version for b in model.buffers()]

@@ -154,7 +154,6 @@ class StackedClients:
     @torch.no_grad()
     def _load_global(self) -> None:
         """Every client starts from the weights of the model."""
-        self.model.train()
         for p, view in zip(self._params, self.views, strict=True):
             view.copy_(p)
 

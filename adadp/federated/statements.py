@@ -1,5 +1,7 @@
 """What the epsilons of a private federation mean, client by client."""
 
+import itertools
+
 from adadp.history import History
 from adadp.privacy.statement import assumptions, privacy_statement
 from adadp.rounding import number, round_up
@@ -49,9 +51,9 @@ def client_statements(history: History, *, short: bool = False) -> list[str]:
 
 
 def _told(history: History) -> dict[int, float]:
-    """The last epsilon of each client that sent one."""
-    pairs = [pair for row in history.rows for pair in zip(row["clients"], row["epsilon"], strict=True)]
-    return dict(pairs)
+    """The last epsilon of each client that sent one, also with weights that were refused."""
+    pairs = [row.get("spent") or zip(row["clients"], row["epsilon"], strict=True) for row in history.rows]
+    return dict(itertools.chain.from_iterable(pairs))
 
 
 def _own(client: int, epsilon: float | None, record: str, privacy: dict, short: bool) -> str:

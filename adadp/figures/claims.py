@@ -126,7 +126,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     rule = f"{claim.criterion} ({claim.note})" if claim.note else claim.criterion
     facts = [("In the paper", where), ("Rule", rule)]
     if commit := rule_commit(claim):
-        facts.append(("Rule written in", f"commit {commit[:12]}"))
+        facts.append(("Rule written in", f"commit {commit}"))
     for variant in claim.variants:
         name = VARIANTS.get(variant, variant) if len(claim.variants) > 1 else ""
         name = name.split(" (tol")[0] if claim.id in OWN_TOL else name

@@ -20,6 +20,7 @@ from adadp.rounding import signed
 
 SIZE = "laptop"
 SIZES = ("laptop", "full-data", "paper")
+SEED = 1  # of the runs of one size that are compared with those of another
 ROLES = {  # role of a stored curve -> method name of the house style, or what was changed
     "adadp": "adadp",
     "sgd best": "sgd",
@@ -42,6 +43,12 @@ def found(experiment: str, size: str = SIZE, folder=None, **fixed) -> tuple[list
     curves = [c for c in results.curves(experiment, records, size) if c["records"]]
     curves = [c for c in curves if all(c["config"][name] == value for name, value in fixed.items())]
     return curves, missing(experiment, records=records, profile=size)
+
+
+def origin(experiment: str = "fed-rounds", *, size: str = SIZE, folder=None) -> str:
+    """Where the data of an experiment's stored runs come from."""
+    curves, _ = found(experiment, size, folder)
+    return data_line([r for c in curves for r in c["records"]]) or "no data: no run is stored"
 
 
 def rows(record: Mapping) -> list[dict]:
@@ -180,13 +187,14 @@ def sizes(percent: float, *, folder=None) -> Table | Note:
         return Note(f"{percent:g} % random: adadp run fed-rounds --profile full-data runs the second size.")
     head = f"{percent:g} % random, accuracy (%)"
     lines = [{head: n} | {size: f"{column[n]:.1f}" for size, column in columns.items()} for n in shared]
-    told = {size: signed(gap) for size, gap in size_gaps(percent, folder=folder).items()}
-    lines.append({head: "ADADP − best SGD"} | told)
+    gaps = size_gaps(percent, folder=folder)
+    lines.append({head: "ADADP − best SGD"} | {size: signed(gaps[size]) if size in gaps else "–" for size in columns})
     orders = {tuple(sorted(shared, key=column.__getitem__)) for column in columns.values()}
     order = (
         "The methods come in the same order at every size." if len(orders) == 1 else "Their order depends on the size."
     )
-    notes = [f"{order} One seed each; the best SGD is chosen by test accuracy.", f"Data: {data_line(records)}"]
+    seed = f"One seed each, {SEED} where it is stored, else that of the search"
+    notes = [f"{order} {seed}; the best SGD is chosen by test accuracy.", f"Data: {data_line(records)}"]
     return Table(lines, f"Final accuracy by size, {percent:g} % random", notes)
 
 
@@ -202,16 +210,17 @@ def size_gaps(percent: float, *, folder=None) -> dict[str, float]:
 
 
 def _by_size(percent: float, folder) -> tuple[dict[str, dict[str, float]], list[dict]]:
-    """Size -> method -> final accuracy of its first seed, in percent; and the records."""
-    columns: dict[str, dict[str, float]] = {}
-    records = []
+    """Size -> method -> final accuracy in percent of one seed, the same where it is stored; and the records."""
+    columns: dict[str, dict[str, dict]] = {}
     for size in SIZES:
         for curve in found("fed-rounds", size, folder, random_fraction=percent / 100)[0]:
-            if curve["role"] != "sgd best":  # (its other seeds)
-                records.append(curve["records"][0])
-                name = "ADADP" if curve["role"] == "adadp" else f"SGD {style.number(curve['config']['lr'])}"
-                columns.setdefault(size, {})[name] = 100 * curve["records"][0]["rows"]["test_accuracy"][-1]
-    return columns, records
+            name = "ADADP" if curve["role"] == "adadp" else f"SGD {style.number(curve['config']['lr'])}"
+            for record in curve["records"]:
+                column = columns.setdefault(size, {})
+                if name not in column or record["config"]["seed"] == SEED:
+                    column[name] = record
+    records = [record for column in columns.values() for record in column.values()]
+    return {s: {n: 100 * r["rows"]["test_accuracy"][-1] for n, r in c.items()} for s, c in columns.items()}, records
 
 
 def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Note:

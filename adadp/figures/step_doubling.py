@@ -223,7 +223,7 @@ def first_rates(curves: Mapping[str, tuple[Sequence[float], Sequence[float]]], l
 
 
 def explorer(problem: Problem, first_rates: Sequence[float], tols: Sequence[float], iterations: int = 120, **choices):
-    """Sliders for the first learning rate and tol: the path of Algorithm 1, its learning rate, its local errors.
+    """Sliders for the first learning rate and tol: the path of Algorithm 1, its learning rate, its errors.
 
     Args:
         problem: the loss.
@@ -268,7 +268,7 @@ def explorer(problem: Problem, first_rates: Sequence[float], tols: Sequence[floa
         says = (
             f"From a learning rate of {style.number(lr)} with tol {style.number(tol)}, {len(out)} iterations end at a"
             f" loss of {loss:.2g} with a learning rate of {run.lr[-1]:.2g}; {run.kept.sum()} steps were accepted,"
-            f" {out.sum()} discarded. The local error is {np.median(run.error):.2g} in the median."
+            f" {out.sum()} discarded. err is {np.median(run.error):.2g} in the median."
         )
         return View(fig, numbers, says)
 

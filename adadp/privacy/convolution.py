@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.privacy.terms import Dense, chunks, gram_norms, row_norms, scale_rows, zero_rows
+from adadp.privacy.terms import Dense, chunks, doubt, gram_norms, root, row_norms, scale_rows, zero_rows
 
 
 class Convolution:
@@ -38,8 +38,13 @@ class Convolution:
         if self.shape.numel() * len(self.x) <= 4 * (self.x.numel() + self.g.numel()):  # no burden beside these
             self.made = self._made()
             return row_norms(self.made)
-        each = (torch.bmm(g.mT, a).view(-1, self.shape.numel()) for _, a, g in self._pairs(k * o))
-        return torch.cat([row_norms(made) for made in each])
+        return torch.cat([self._norms_of(a, g) for _, a, g in self._pairs(k * o)])
+
+    def _norms_of(self, a: Tensor, g: Tensor) -> Tensor:
+        """Norms of a few examples' gradients, which are made and forgotten: the sum will add in another order."""
+        norms = row_norms(torch.bmm(g.mT, a).view(-1, self.shape.numel()))
+        lengths = torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(g, dim=2)
+        return root(norms.square() + doubt(lengths.view(len(norms), -1).sum(1)))
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, *shape)."""

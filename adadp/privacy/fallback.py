@@ -57,12 +57,12 @@ def trainable(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 def _embedding_reason(module) -> str | None:
     """Why an embedding is refused, or None."""
+    if module.max_norm is not None:  # a frozen one too
+        return "has max_norm, which rescales the rows that the data look up, without noise; use max_norm=None"
     if not module.weight.requires_grad:
         return None
     if module.sparse:
         return "has sparse=True, but noise falls on every row, so the gradient is dense; use sparse=False"
-    if module.max_norm is not None:
-        return "has max_norm, which rescales the rows that the data look up, without noise; use max_norm=None"
     if module.scale_grad_by_freq:
         return "has scale_grad_by_freq=True, which mixes the examples of a batch; use scale_grad_by_freq=False"
     return None

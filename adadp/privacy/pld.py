@@ -10,7 +10,6 @@ from scipy.special import ndtr
 from adadp.privacy.renyi import composed_rdp_epsilon, rdp_epsilon, replace_one_epsilon
 
 SMALLEST_DELTA = 1e-10  # the fast Fourier transform leaves errors of 1e-13 to 1e-12 in delta
-_SLACK = 1e-12  # taken off delta for those errors
 _CHEAP_BINS = 25_000  # of one release: dp-accounting spends 10 microseconds a bin
 _MAX_BINS = 100_000
 _MAX_COMPOSED = 8_000_000  # of all releases together: 16 bytes a bin, a few copies
@@ -119,12 +118,11 @@ def composed_pld_epsilon(parts: list[tuple[float, float, int]], delta: float, ne
     total = None
     try:
         for sigma, q, n in parts:
-            once = _release(sigma, q, delta * 1e-4 / sum(steps), replace, width)
-            several = once.self_compose(n) if n > 1 else once
+            several = _several(_release(sigma, q, delta * 1e-4 / sum(steps), replace, width), n)
             total = several if total is None else total.compose(several)
     except OverflowError:  # as in pld_epsilon
         return bound
-    value = _invert(total, delta - _SLACK)
+    value = _invert(total, delta - len(parts) * _slack(max(steps)))
     return min(value, bound) if math.isfinite(value) else bound
 
 
@@ -169,13 +167,22 @@ def _release(sigma: float, q: float, tail: float, replace: bool, width: float):
 
 
 def _compose(sigma: float, q: float, steps: int, delta: float, replace: bool, width: float) -> float:
-    """Epsilon at the given width; many steps in two rounds, so that the tails are cut in between."""
-    once = _release(sigma, q, delta * 1e-4 / steps, replace, width)
+    """Epsilon at the given width."""
+    total = _several(_release(sigma, q, delta * 1e-4 / steps, replace, width), steps)
+    return _invert(total, delta - _slack(steps))
+
+
+def _several(once, steps: int):
+    """The loss of so many releases: in two rounds where they are many, so that the tails are cut in between."""
     each, rounds, rest = _rounds(steps)
     total = once.self_compose(each) if each > 1 else once
     total = total.self_compose(rounds) if rounds > 1 else total
-    total = total.compose(once.self_compose(rest) if rest > 1 else once) if rest else total
-    return _invert(total, delta - _SLACK)
+    return total.compose(once.self_compose(rest) if rest > 1 else once) if rest else total
+
+
+def _slack(steps: int) -> float:
+    """Taken off delta for what the Fourier transform of a round gets wrong: about 5e-17 a release."""
+    return max(1e-12, 1e-16 * _rounds(steps)[0])
 
 
 def _invert(loss: privacy_loss_distribution.PrivacyLossDistribution, delta: float) -> float:

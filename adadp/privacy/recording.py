@@ -10,6 +10,7 @@ a parameter on another way (a bare parameter in an expression, an unknown layer)
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
@@ -59,6 +60,14 @@ class Recorder(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
+        if (
+            func in (F.embedding, F.embedding_bag)
+            and (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None
+        ):
+            raise ValueError(
+                "model: an embedding is called with max_norm, which rescales the rows that the data look up, without "
+                "noise; use max_norm=None"
+            )
         if func not in RULES or not RULES[func][2](*args, **kwargs):
             return func(*args, **kwargs)
         return self._layer(func, args, kwargs)

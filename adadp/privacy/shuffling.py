@@ -9,6 +9,8 @@ from scipy.special import log_ndtr
 from adadp.privacy import arguments
 from adadp.privacy.composition import epsilon
 
+SAMPLER = "shuffled partition"  # the name of the sampling for which the bounds hold: one batch an epoch has a record
+
 
 def shuffled_upper_bound(noise_multiplier: float, epochs: int, delta: float) -> float:
     """An upper bound on epsilon after some epochs of shuffled and partitioned batches.

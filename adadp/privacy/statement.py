@@ -4,7 +4,7 @@ import math
 
 from adadp.privacy import arguments
 from adadp.privacy.composition import composed_epsilon, epsilon
-from adadp.privacy.shuffling import shuffled_lower_bound, shuffled_upper_bound
+from adadp.privacy.shuffling import SAMPLER, shuffled_lower_bound, shuffled_upper_bound
 from adadp.rounding import number, round_down, round_up
 
 _NEIGHBORS = {
@@ -189,7 +189,7 @@ def _drawing(known: dict) -> list[str]:
             drawn = f"{name} (epsilon assumes Poisson sampling: no guarantee here)"
         title = "earlier, included" if place else "sampler"
         lines.append(f"{title}: {drawn}, rate {rate:.4g}, {steps} gradients, noise multiplier {sigma:g}")
-    shuffled = all(_sampler_name(r["sampler"]) != "poisson" and r["sample_rate"] for r in releases)
+    shuffled = all(_sampler_name(r["sampler"]) == SAMPLER and r["sample_rate"] for r in releases)
     return [*lines, _shuffling(releases, known["delta"])] if shuffled else lines
 
 

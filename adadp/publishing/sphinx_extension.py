@@ -39,20 +39,27 @@ def add_execution(app: Any, pagename: str, templatename: str, context: dict[str,
 
 
 def link_commits(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
-    """Where the book knows its public repository, a full commit name that a page quotes leads to that commit."""
-    url = app.config.html_theme_options.get("repository_url")
-    if url and doctree is not None and context.get("body"):
-        context["body"] = linked(context["body"], url)
+    """A full commit name that a page quotes is shortened, and leads to that commit where the book knows its public
+    repository."""
+    if doctree is not None and context.get("body"):
+        context["body"] = linked(context["body"], app.config.html_theme_options.get("repository_url") or "")
 
 
 def linked(body: str, url: str) -> str:
-    """Commit names in running text as links.
+    """Commit names in running text, short, as links if there is an address.
 
     Example:
-        >>> linked("in commit <span>" + 40 * "a" + "</span>", "https://host/x")[:60]
-        'in commit <span><a href="https://host/x/commit/aaaaaaaaaaaaa'
+        >>> linked("in commit <span>" + 40 * "a" + "</span>", "https://host/x")[-28:]
+        'aaaa">aaaaaaaaaaaa</a></span>'
+        >>> linked("in commit " + 40 * "a" + ".", "")
+        'in commit aaaaaaaaaaaa.'
     """
-    return _COMMIT.sub(rf'\1<a href="{url.rstrip("/")}/commit/\2">\2</a>', body)
+
+    def short(found: re.Match[str]) -> str:
+        name = found[2][:12]
+        return found[1] + (f'<a href="{url.rstrip("/")}/commit/{found[2]}">{name}</a>' if url else name)
+
+    return _COMMIT.sub(short, body)
 
 
 def add_results(app: Any, error: Exception | None) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from adadp.checkpoint import write_atomic
 from adadp.federated.flower import processes
 from adadp.federated.flower.processes import APP, MARK, Program
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DATABASE, LET_IN = "superlink.db", "keys.txt"  # the latter: the public keys that the former holds
 AGAIN, PATIENCE = 10.0, 120.0  # seconds between two tries to join, and until the last one
 FAILURES = 5  # connections in a row after which that is said
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -34,7 +36,8 @@ def serve(
         verbose: all of Flower's output, too.
 
     Raises:
-        ValueError: no encryption on an address that others can reach, or a file is missing.
+        ValueError: no encryption on an address that others can reach, a file is missing, or a key is, whose holder
+            the server's database still lets in.
         RuntimeError: the server ended by itself.
     """
     if certificates is None and host not in LOOPBACK and not insecure:
@@ -42,8 +45,9 @@ def serve(
     public = sorted(keys.glob("*.pub")) if keys else []
     if keys and not public:
         raise ValueError(f"{keys} holds no public key (*.pub)")
+    let_in = _still_there(public, keys, state) if keys else set()
     command = processes.superlink(
-        host=host, port=port, database=state / "superlink.db", certificates=certificates, registered_only=bool(keys)
+        host=host, port=port, database=state / DATABASE, certificates=certificates, registered_only=bool(keys)
     )
     processes.check_free(host, port)
     state.mkdir(parents=True, exist_ok=True)
@@ -52,10 +56,35 @@ def serve(
         processes.wait_for_port(reach, server)
         control = Control(reach, certificates and certificates / "ca.crt", state / "control")
         for path in public:
+            let_in.add(_key(path))
+            write_atomic(state / LET_IN, "\n".join(sorted(let_in)) + "\n")
             say(f"{path.name}: {control.register(path)}")
         say(f"serving at {host}:{port}; Ctrl-C ends it")
         server.wait()
         raise RuntimeError(f"the server ended by itself: {processes.cause(server.output())}")
+
+
+def _key(path: Path) -> str:
+    """A public key, without its comment."""
+    return " ".join(path.read_text(encoding="utf-8").split()[:2])
+
+
+def _still_there(public: list[Path], keys: Path, state: Path) -> set[str]:
+    """The keys that this server let in before. Flower's database keeps them: taken out of the folder, they go on.
+
+    Raises:
+        ValueError: one of them is no longer in the folder.
+    """
+    if not all((state / name).exists() for name in (DATABASE, LET_IN)):
+        return set()
+    before = set((state / LET_IN).read_text(encoding="utf-8").splitlines())
+    if gone := before - set(map(_key, public)):
+        names = ", ".join(sorted(key[-12:] for key in gone))
+        raise ValueError(
+            f"{keys} lacks {len(gone)} of the keys that this server let in before (ending in {names}); its database "
+            f"in {state} still lets them in: to shut somebody out, name a new --state; else put the keys back"
+        )
+    return before
 
 
 def join(command: list[str], *, home: Path, say: Say = print, verbose: bool = False) -> None:
@@ -134,7 +163,7 @@ def local(task: str, clients: int, home: Path, *, say: Say | None = None) -> Ite
     address = f"127.0.0.1:{processes.free_port()}"
     host, port = address.split(":")
     with ExitStack() as stack, ExitStack() as together:
-        command = processes.superlink(host=host, port=int(port), database=home / "superlink.db")
+        command = processes.superlink(host=host, port=int(port), database=home / DATABASE)
         server = stack.enter_context(running(Program(command, home / "server", say=say, threads=1)))
         processes.wait_for_port(address, server)
         for client in range(clients):
