@@ -189,7 +189,7 @@ def test_stored_runs_get_sliders(full, few, tmp_path):
         assert isinstance(explorer, Explorer) and explorer.html.count('type="range"') == 2
         views = [explorer.view(sigma=2, accountant=a) for a in ("moments", "PLD")]
         assert views[0].numbers == views[1].numbers and len(views[0].numbers) == methods
-        assert "ε = 1 " in views[0].says and "ε = 0.8 " in views[1].says
+        assert "ε = 1.01 " in views[0].says and "ε = 0.801 " in views[1].says
     assert isinstance(stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=tmp_path)), stored.Note)
 
 
@@ -216,6 +216,22 @@ def test_one_change_compares_like_with_like(full):
     rows = [t.get_text() for t in fig.axes[0].get_yticklabels()]
     assert "SGD, best, σ = 2" in rows and "as printed, σ = 8" in rows and len(rows) == 10
     assert all(len(line.get_xdata()) in (2, 3) for line in fig.axes[0].lines)
+
+
+def test_differences_are_taken_at_the_seeds_that_both_have(full, tmp_path):
+    """A seed that only one side has, with an accuracy of its own, changes no difference."""
+    for run in results.load(full).values():
+        changed, seed = run["config"].get("relative_error") is False, run["config"]["seed"]
+        adam = run["config"].get("method") == "adam"
+        if seed > 1 and (changed or adam):
+            run["rows"]["test_accuracy"][-1] = 0.0
+        if seed == 1 or changed or adam:
+            results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, run["experiment"], tmp_path)
+    for line in ablations.one_change("scaled-error", folder=tmp_path).axes[0].lines:
+        assert len(line.get_xdata()) in (1, 2) and min(line.get_xdata()) > 0
+    compared = stored.comparison("mnist", "adam", folder=tmp_path)
+    assert any(len(methods["adam"]) > 1 for methods in compared.runs.values())
+    assert max(map(abs, stored.gaps(compared, "adam")["as_printed"])) < 40
 
 
 def test_a_changed_result_changes_the_caption(full, tmp_path):
@@ -248,11 +264,11 @@ def test_a_statement_over_shuffled_runs_says_that_sampling_is_only_assumed():
 
 
 def test_gaps_are_those_of_the_means():
-    def ended(accuracy):
-        return {"rows": {"test_accuracy": [0.1, accuracy]}, "data": "made up"}
+    def ended(accuracy, seed=1):
+        return {"rows": {"test_accuracy": [0.1, accuracy]}, "data": "made up", "config": {"seed": seed}}
 
     runs = {
-        2: {"recommended": [ended(0.90), ended(0.92)], "adam": [ended(0.90)]},
+        2: {"recommended": [ended(0.91), ended(0.99, 2)], "adam": [ended(0.90)]},
         4: {"recommended": [ended(0.85)], "adam": [ended(0.87)], "as_printed": [ended(0.5)]},
         8: {"recommended": [ended(0.7)]},
     }

@@ -234,7 +234,7 @@ def one_change(experiment: str, *, folder=None):
         ax.plot(after, [k] * len(after), "s", color=blue, label=named[1])
     ax.set_yticks(range(len(pairs)), [name for name, *_ in pairs])
     ax.invert_yaxis()
-    ax.margins(x=0.08)
+    ax.margins(x=0.08, y=0.15)
     ax.set_xlabel("test accuracy, one mark a seed")
     style.percent_axis(ax, "x")
     fig.legend(loc="outside upper left", ncols=2)
@@ -254,12 +254,15 @@ def gain(experiment: str, *, folder=None) -> str:
 
 
 def _pairs(experiment: str, curves: Sequence[dict], records: Mapping) -> list[tuple[str, list[float], list[float]]]:
-    """A row a curve that has a counterpart: its name, final accuracies before the change and after it."""
+    """A row a curve that has a counterpart: its name, final accuracies before the change and after it, seed by seed;
+    a seed that only one of them has would shift a difference."""
     pairs = []
     for curve in curves:
         undone = _counterparts(curve, CHANGES[experiment][-1])
-        if before := [records[i]["rows"]["test_accuracy"][-1] for i in undone if i in records]:
-            pairs.append((_row_name(curve), before, _ends(curve)))
+        both = [(records[i], r) for i, r in zip(undone, curve["records"], strict=True) if i in records]
+        if both:
+            before, after = (_ends({"records": side}) for side in zip(*both, strict=True))
+            pairs.append((_row_name(curve), before, after))
     return pairs
 
 
@@ -278,7 +281,8 @@ def _row_name(curve: dict) -> str:
 
 
 def _counterparts(curve: dict, undone: Mapping) -> list[str]:
-    """Ids of the runs that differ from a curve's stored ones in the change alone; SGD's lr goes with the norm."""
+    """Ids of the runs that differ from a curve's stored ones, in their order, in the change alone; SGD's lr goes with
+    the norm."""
     found = []
     for record in curve["records"]:
         config: Config = from_dict(record["config"])

@@ -126,10 +126,18 @@ def gaps(compared: Comparison, baseline: str) -> dict[str, tuple[float, float]]:
     """
     found: dict[str, list[float]] = {}
     for methods in compared.runs.values():
-        means = {name: fmean(finals({"records": records})) for name, records in methods.items()}
-        for name in means.keys() - {baseline} if baseline in means else ():
-            found.setdefault(name, []).append(means[name] - means[baseline])
+        for name in methods.keys() - {baseline} if baseline in methods else ():
+            found.setdefault(name, []).append(_gap(methods[name], methods[baseline]))
     return {name: (min(values), max(values)) for name, values in sorted(found.items())}
+
+
+def _gap(one: Sequence[dict], other: Sequence[dict]) -> float:
+    """Difference of final accuracies in points, mean over the seeds that both have (over all, where they share none):
+    while seeds are still missing, another seed must not pass for another method."""
+    seeds = {r["config"]["seed"] for r in one} & {r["config"]["seed"] for r in other}
+    kept = ([r for r in records if r["config"]["seed"] in seeds] or records for records in (one, other))
+    first, second = (fmean(finals({"records": records})) for records in kept)
+    return first - second
 
 
 def in_points(compared: Comparison, baseline: str) -> dict[str, str]:
