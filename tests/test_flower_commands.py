@@ -62,6 +62,37 @@ def test_a_key_that_was_taken_out_is_not_let_in_in_silence(capsys, tmp_path):
     assert len(sessions._still_there([*public, tmp_path / "keys" / "b.pub"], tmp_path / "keys", state)) == 2
 
 
+def test_a_server_remembers_the_keys_that_it_let_in(tmp_path, monkeypatch):
+    class Ended:
+        def wait(self):
+            return 0
+
+        def output(self):
+            return "over"
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(sessions, "Program", lambda *_, **__: Ended())
+    for name in ("superlink", "check_free", "wait_for_port"):
+        monkeypatch.setattr(processes, name, lambda *_, **__: [])
+    monkeypatch.setattr(sessions.Control, "register", lambda self, key: "registered")
+    keys, state, said = tmp_path / "keys", tmp_path / "federation", []
+    keys.mkdir()
+    for name in "ab":
+        (keys / f"{name}.pub").write_text(f"ecdsa AAAAAAAAAAAAAAA{name} {name}@here\n")
+    serve = lambda: sessions.serve(host="127.0.0.1", port=1, state=state, keys=keys, say=said.append)  # noqa: E731
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="ended by itself"):
+            serve()
+        assert (state / "keys.txt").read_text() == "ecdsa AAAAAAAAAAAAAAAa\necdsa AAAAAAAAAAAAAAAb\n"
+        (state / "superlink.db").touch()
+    assert said[:2] == ["a.pub: registered", "b.pub: registered"]
+    (keys / "b.pub").unlink()
+    with pytest.raises(ValueError, match="lacks 1 of the keys"):
+        serve()
+
+
 def test_a_private_client_needs_a_ledger(capsys, tmp_path, monkeypatch):
     (tmp_path / "secretive.py").write_text(
         "import torch\nfrom adadp.federated import Task\n"
