@@ -341,7 +341,7 @@ def test_launch_buttons_and_copies_with_an_address(root):
     page = (index.parent / "notebooks/page.html").read_text()
     _no_launch_buttons(page)
     prose = (index.parent / "book/index.html").read_text()
-    assert COMMIT in prose and f"/commit/{COMMIT}" not in prose, "a commit of no known repository leads nowhere"
+    assert COMMIT[:12] in prose and COMMIT not in prose, "a commit of no known repository is short and leads nowhere"
     assert not (index.parent / "launch").exists(), "built locally there is nothing to launch"
 
 
