@@ -295,6 +295,13 @@ def test_noise_of_an_audit_is_drawn_where_the_model_is():
     assert _home(model).type == "meta"
 
 
+@pytest.mark.parametrize("audit", [audit_sensitivity, audit_noise])
+def test_audits_ask_where_the_model_is(audit, monkeypatch):
+    monkeypatch.setattr("adadp.auditing.sensitivity._home", lambda model: torch.device("meta"))
+    with pytest.raises(RuntimeError, match=r"(?i)meta"):  # where no noise can be drawn
+        audit(noise_multiplier=1.0)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_model_on_a_card_can_be_audited():
     model = torch.nn.Linear(6, 3).cuda()
