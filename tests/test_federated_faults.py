@@ -313,6 +313,17 @@ def test_a_private_client_whose_weights_are_refused_has_spent_its_budget():
     assert fed.ledgers[1].get_epsilon(delta=1e-5) == pytest.approx(planned)
 
 
+@pytest.mark.filterwarnings("ignore:round 2")
+def test_the_history_of_a_run_that_fails_counts_its_last_round():
+    rate = [0.1]
+    fed = loop(lambda parameters: sgd(parameters, lr=rate[0]), privacy=PRIVACY, keep_lr=False)
+    with pytest.raises(NoUsableClient) as failed:
+        fed.run(2, progress=False, callbacks=[lambda **_: rate.__setitem__(0, 3e38)])
+    history = failed.value.history
+    assert len(history.rows) == 1 and history.privacy["steps"] == [2 * steps for steps in history.rows[0]["steps"]]
+    assert history.privacy["steps"] == [ledger.steps for ledger in fed.ledgers]
+
+
 def test_noise_is_drawn_from_a_stream_of_its_own_and_averaged_over_the_clients_batch():
     fed = loop(sgd, clients=make_clients((24, 40, 3)), privacy=PRIVACY)
     noise = [noise_generator(fed._seed, 1, client, 3, fed.device) for client in range(3)]

@@ -9,6 +9,7 @@ import torch
 from federated_helpers import PRIVACY, make, net, sgd
 
 from adadp import checkpoint as checkpoints
+from adadp.federated import NoUsableClient
 from adadp.federated.keeping import fingerprint, folder_for_one, run_in_process
 from adadp.federated.statements import client_statements
 from adadp.federated.task import load_task
@@ -145,6 +146,22 @@ def test_a_private_run_that_was_ended_after_its_last_round_tells_what_was_spent(
     run_in_process(make(privacy=PRIVACY), rounds=2, output=out, device="cpu", say=said.append)
     history = History.from_json((out / "history.json").read_text())
     assert len(history.rows) == 2 and said[-3:] == client_statements(history, short=True)
+
+
+@pytest.mark.filterwarnings("ignore:round 2")
+def test_a_private_run_that_fails_tells_what_its_last_round_cost(tmp_path):
+    rate, said = [0.1], []
+
+    def say(line):
+        said.append(line)
+        rate[0] = 3e38
+
+    failing = make(privacy=PRIVACY, client_optimizer=lambda p: sgd(p, rate[0]), keep_lr=False)
+    with pytest.raises(NoUsableClient):
+        run_in_process(failing, rounds=2, output=tmp_path / "out", device="cpu", say=say)
+    history = History.from_json((tmp_path / "out" / "history.json").read_text())
+    assert history.privacy["steps"] == [2 * steps for steps in history.rows[0]["steps"]]
+    assert said[-3:] == client_statements(history, short=True)
 
 
 def stop_at(start):

@@ -80,6 +80,53 @@ def test_a_client_whose_weights_are_refused_has_spent_what_it_told(federation, t
     assert client_statements(kept[1], short=True)[1].startswith(f"ε = {round_up(told)},")
 
 
+def last_round(grid, fault):
+    """A callback that makes client 1's answers wrong from the second round on."""
+    return lambda round, **_: grid.faults.update({101: fault})
+
+
+def statement(history):
+    """Of client 1, by the history as it is kept."""
+    kept = History.from_json(history.to_json())
+    return client_statements(kept)[1].splitlines(), client_statements(kept, short=True)[1]
+
+
+def test_an_answer_of_another_model_still_tells_what_it_cost(federation, tmp_path):
+    strategy, grid, task = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=1)
+    kept = []
+    fault = last_round(grid, changed(arrays=lambda state: {"other": torch.zeros(1)}))
+    rows = run(strategy, grid, 2, callbacks=[fault, lambda history, **_: kept.append(history)])
+    assert rows[1]["refused"] == [1] and dict(rows[1]["spent"])[1] == spent(task, 1, 2)
+    assert "or more" not in str(statement(kept[1]))
+
+
+@pytest.mark.parametrize("fault", [changed(drop=["epsilon"]), lambda order, answer: answer()[:0]])
+def test_a_round_whose_cost_is_not_told_makes_epsilon_a_lower_bound(federation, tmp_path, fault):
+    strategy, grid, task = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=1)
+    kept = []
+    run(strategy, grid, 2, callbacks=[last_round(grid, fault), lambda history, **_: kept.append(history)])
+    told = round_up(dict(kept[0].rows[0]["spent"])[1])
+    assert dict(kept[1].rows[1]["spent"])[1] is None
+    (first, second, *_), short = statement(kept[1])
+    assert first.startswith(f"epsilon = {told} or more at") and second.endswith(
+        "; what a later round cost was not told"
+    )
+    assert short.startswith(f"ε = {told} or more, ") and "before a round of which nothing was heard" in short
+    assert "or more" not in str(client_statements(kept[1])[0])
+    grid.faults.clear()
+    run(again(task), grid, 1, callbacks=[lambda history, **_: kept.append(history)])
+    assert "or more" not in str(statement(kept[2])) and kept[2].rows[0]["epsilon"][1] == spent(task, 1, 3)
+
+
+def test_a_round_that_fails_makes_every_epsilon_a_lower_bound(federation, tmp_path):
+    strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=3)
+    with pytest.raises(NoUsableClient) as failed:
+        run(strategy, grid, 2, callbacks=[last_round(grid, lambda order, answer: answer()[:0])])
+    history = failed.value.history
+    assert len(history.rows) == 1 and history.privacy["unheard"] == [0, 1, 2]
+    assert [" or more, " in text for text in client_statements(history, short=True)] == [True] * 3
+
+
 def test_a_client_that_crashes_in_training_or_whose_answer_is_lost_has_spent(federation, tmp_path):
     class Crash(Exception):
         pass

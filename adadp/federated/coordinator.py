@@ -110,7 +110,7 @@ class Coordinator(ABC):
                 try:
                     history.rows.append(self._round(number))
                 except NoUsableClient as error:
-                    error.history = history
+                    history.privacy, error.history = self._assumptions(history), history  # a failed round costs as well
                     raise
                 history.privacy = self._assumptions(history)
                 if checkpoint is not None:
@@ -132,6 +132,7 @@ class Coordinator(ABC):
         for update in updates:
             finite = all(bool(torch.isfinite(value).all()) for value in update.state.values())
             (usable if finite else refused).append(update)
+            self._charge(update)
         if refused:
             names = [update.client for update in refused]
             warnings.warn(f"round {number}: weights of clients {names} are not finite and left out", stacklevel=4)
@@ -145,12 +146,14 @@ class Coordinator(ABC):
         self.model.load_state_dict(average([u.state for u in usable], [u.report.examples for u in usable]))
         self._done = number
         for update in usable + refused:
-            self._keep(update)
+            self._lrs[update.client] = update.lrs
         return self._row(number, usable, refused)
 
-    def _keep(self, update: Update) -> None:
-        """Note what a client's round leaves behind besides the model."""
-        self._lrs[update.client] = update.lrs
+    def _charge(self, update: Update) -> None:
+        """Note what a private client in this process has spent on an update, whether that is of use or not."""
+        if self.ledgers is not None:
+            rate, sigma = self.training.rate(update.report.examples), self.training.privacy["noise_multiplier"]
+            self.ledgers[update.client].step(noise_multiplier=sigma, sample_rate=rate, num_steps=update.report.steps)
 
     def _draw(self, number: int) -> list[int]:
         """The clients of a round, in order; at least one."""

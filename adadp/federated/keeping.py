@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adadp import checkpoint as checkpoints
-from adadp.federated.coordinator import Coordinator
+from adadp.federated.coordinator import Coordinator, NoUsableClient
 from adadp.federated.statements import client_statements
 from adadp.federated.task import Task
 from adadp.history import History
@@ -60,9 +60,20 @@ def kept_run(start: Callable, coordinator: Coordinator, folder: Path, say: Say) 
         if {"model", "history"} <= held.keys():  # it was perhaps ended before these were written
             _write(folder, held["model"], held["history"])
             last = History.from_json(held["history"])
-    start(checkpoint=folder / CHECKPOINT, callbacks=[keep])
+    try:
+        start(checkpoint=folder / CHECKPOINT, callbacks=[keep])
+    except NoUsableClient as error:  # the round that failed may have cost its clients something
+        if error.history is not None and error.history.rows:
+            _write(folder, coordinator.model.state_dict(), error.history.to_json())
+        _say_spent(error.history, say)
+        raise
     say(f"finished: weights {fingerprint(coordinator.model.state_dict())}")
-    for line in client_statements(last, short=True) if last.privacy else ():
+    _say_spent(last, say)
+
+
+def _say_spent(history: History | None, say: Say) -> None:
+    """What private clients have spent, a line each."""
+    for line in client_statements(history, short=True) if history and history.privacy else ():
         say(line)
 
 

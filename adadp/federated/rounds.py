@@ -179,10 +179,3 @@ class FederatedAveraging(Coordinator):
         """What a client hands back, with a copy of the weights that the working copy now holds."""
         state = {name: value.detach().clone() for name, value in self._local.state_dict().items()}
         return Update(client, report, lrs, state)
-
-    def _keep(self, update: Update) -> None:
-        """As above, and the ledger: a client whose weights were refused drew noise as well."""
-        super()._keep(update)
-        if self.ledgers is not None:
-            rate, sigma = self.training.rate(update.report.examples), self.training.privacy["noise_multiplier"]
-            self.ledgers[update.client].step(noise_multiplier=sigma, sample_rate=rate, num_steps=update.report.steps)

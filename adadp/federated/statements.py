@@ -17,7 +17,8 @@ def client_statements(history: History, *, short: bool = False) -> list[str]:
     Returns:
         One text a client, in the order of their numbers; epsilon is rounded up. In one process it counts all gradients
         of the loop, those of refused rounds and of earlier calls of ``run`` included. A real client keeps a ledger of
-        its own: then it is what the client told last, over all runs that use this ledger.
+        its own: then it is what the client told last, over all runs that use this ledger, "or more" where it was told
+        to train after that and what it spent on it is not known.
 
     Raises:
         ValueError: the history is of a federation without ``privacy``, or of something else.
@@ -43,30 +44,38 @@ def client_statements(history: History, *, short: bool = False) -> list[str]:
     for client, rate in enumerate(privacy["sample_rate"]):
         record = f"one training example of client {client}"
         if privacy["steps"] is None:
-            texts.append(_own(client, told.get(client), record, privacy, short))
+            texts.append(_own(client, *told.get(client, (None, False)), record, privacy, short))
             continue
         cost = {"noise_multiplier": privacy["noise_multiplier"], "sample_rate": rate, "steps": privacy["steps"][client]}
         texts.append(privacy_statement(**cost, **known, record=record, short=short))
     return texts
 
 
-def _told(history: History) -> dict[int, float]:
-    """The last epsilon of each client that sent one, also with weights that were refused."""
+def _told(history: History) -> dict[int, tuple[float | None, bool]]:
+    """The last epsilon that each client told, also with weights that were refused, and whether more was asked since."""
     pairs = [row.get("spent") or zip(row["clients"], row["epsilon"], strict=True) for row in history.rows]
-    return dict(itertools.chain.from_iterable(pairs))
+    last: dict[int, tuple[float | None, bool]] = {}
+    for client, epsilon in [
+        *itertools.chain.from_iterable(pairs),
+        *((c, None) for c in history.privacy.get("unheard", ())),
+    ]:
+        last[client] = (last.get(client, (None,))[0], True) if epsilon is None else (epsilon, False)
+    return last
 
 
-def _own(client: int, epsilon: float | None, record: str, privacy: dict, short: bool) -> str:
+def _own(client: int, epsilon: float | None, more: bool, record: str, privacy: dict, short: bool) -> str:
     """The statement of a client that keeps its ledger itself: what it told, and what that rests on."""
-    value = "unknown (none was told)" if epsilon is None else f"= {round_up(epsilon)}"
+    value = "unknown (none was told)" if epsilon is None else f"= {round_up(epsilon)}" + " or more" * more
     rests = assumptions(**{name: privacy[name] for name in ("accountant", "neighbors", "sampler")}, record=record)
     if short:
-        return f"ε {value}, δ = {number(privacy['delta'], 6)} (by the client's own ledger; {rests})"
+        since = " before a round of which nothing was heard" * more
+        return f"ε {value}, δ = {number(privacy['delta'], 6)} (by the client's own ledger{since}; {rests})"
     rate = privacy["sample_rate"][client]
     sampling = "" if rate is None else f"rate {rate:.4g}, "
     lines = [
         f"epsilon {value} at delta = {privacy['delta']:g}",
-        "ledger: the client's own, over all runs that use it, as told in its last answer",
+        "ledger: the client's own, over all runs that use it, as told in its last answer"
+        + "; what a later round cost was not told" * more,
         f"sampler: {sampling}noise multiplier {privacy['noise_multiplier']:g}",
         f"assumptions: {rests}",
     ]

@@ -111,6 +111,15 @@ def unpack_reply(content: RecordDict, like: State, number: int, client: int) -> 
     return state, report, lrs
 
 
+def told_epsilon(content: RecordDict, number: int, client: int) -> float | None:
+    """What a client says that it has spent, in an answer that is of no use otherwise; None: it does not say."""
+    told = content.get("metrics")
+    if not isinstance(told, MetricRecord) or (told.get("round"), told.get("client")) != (number, client):
+        return None
+    value = told.get("epsilon")
+    return float(value) if isinstance(value, int | float) and value >= 0 else None
+
+
 def _check(report: ClientReport, lrs: list[float]) -> None:
     """What would spoil the average, or the rounds to come."""
     for name, value, low in (

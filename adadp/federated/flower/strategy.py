@@ -12,10 +12,19 @@ from flwr.serverapp.strategy import Result, Strategy
 from adadp.evaluation import memory_format, pick_device
 from adadp.federated.client import ClientReport
 from adadp.federated.coordinator import Coordinator, NoUsableClient, Update
-from adadp.federated.flower.records import pack_order, pack_state, reason_of, tell, unpack_reply, unpack_state
+from adadp.federated.flower.records import (
+    pack_order,
+    pack_state,
+    reason_of,
+    tell,
+    told_epsilon,
+    unpack_reply,
+    unpack_state,
+)
 from adadp.federated.flower.roster import Roster
 from adadp.federated.local import place
 from adadp.federated.task import Task
+from adadp.history import History
 from adadp.privacy import arguments
 
 
@@ -65,6 +74,7 @@ class CheckedAveraging(Coordinator, Strategy):
         self._begun = False  # whether clients were waited for; a run that is continued waits as well
         self._sent: dict[int, int] = {}  # node -> client, of the round under way
         self._lacking: dict[str, dict[int, str]] = {"missing": {}, "refused": {}}  # client -> reason, likewise
+        self._in_vain: dict[int, float | None] = {}  # client -> epsilon, if told, of an order without a usable answer
         self._row_of_round: dict = {}
 
     def start(
@@ -124,7 +134,7 @@ class CheckedAveraging(Coordinator, Strategy):
             )
         self._begun, self._sent = True, {node: client for client, node in here.items()}
         absent = {client: self.roster.refusals.get(client, "not there") for client in drawn if client not in here}
-        self._lacking = {"missing": absent, "refused": {}}
+        self._lacking, self._in_vain = {"missing": absent, "refused": {}}, dict.fromkeys(self._sent.values())
         for node, client in self._sent.items():
             order = pack_order(server_round, client, self._seed, self._start_lrs(client), self._agreement)
             content = RecordDict({"arrays": arrays, "config": ConfigRecord({**config, **order})})
@@ -149,7 +159,10 @@ class CheckedAveraging(Coordinator, Strategy):
         row = self._conclude(server_round, updates)
         row["refused"] = sorted({*row["refused"], *self._lacking["refused"]})
         row["missing"] = sorted(self._lacking["missing"])
-        self._row_of_round = row
+        if self.training.privacy is not None:
+            heard = {client for client, _ in row["spent"]}
+            row["spent"] += [[client, told] for client, told in self._in_vain.items() if client not in heard]
+        self._row_of_round, self._in_vain = row, {}
         return pack_state(self.model.state_dict()), _metrics(row)
 
     def _usable(self, number: int, replies: Iterable[Message]) -> list[Update]:
@@ -168,6 +181,7 @@ class CheckedAveraging(Coordinator, Strategy):
                     self._check(report, lrs)
                 except ValueError as error:
                     self._lacking["refused"][client] = str(error)
+                    self._in_vain[client] = told_epsilon(reply.content, number, client)
                 else:
                     if not all(bool(torch.isfinite(value).all()) for value in state.values()):
                         tell(WARNING, "round %s: client %s is refused: weights that are not finite", number, client)
@@ -189,6 +203,11 @@ class CheckedAveraging(Coordinator, Strategy):
     def _epsilon(self, update: Update) -> float:
         """A client on a machine of its own keeps its ledger itself."""
         return update.report.epsilon
+
+    def _assumptions(self, history: History) -> dict:
+        """The same, and who was told to train in a round that failed: what that cost is not known."""
+        known = super()._assumptions(history)
+        return known | {"unheard": sorted(self._in_vain)} if known else known
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
