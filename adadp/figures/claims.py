@@ -9,7 +9,7 @@ from importlib import resources
 from adadp.experiments import results
 from adadp.experiments.claims import rule_commit
 from adadp.experiments.configs import from_dict
-from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE
+from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE, Claim
 from adadp.experiments.report import Report, finals, reports, spread, tally
 from adadp.figures.stored_words import data_line
 
@@ -119,6 +119,12 @@ def _verdict(report: Report) -> str:
     return report.verdict.verdict
 
 
+def _variant(claim: Claim, variant: str) -> str:
+    """What a variant is called on the card of a claim; nothing where it has only one."""
+    name = VARIANTS.get(variant, variant) if len(claim.variants) > 1 else ""
+    return name.split(" (tol")[0] if claim.id in OWN_TOL else name
+
+
 def _facts(report: Report) -> list[tuple[str, str]]:
     """What a card says below the claim: (name, text) pairs."""
     claim, numbers = report.verdict.claim, report.verdict.numbers
@@ -128,8 +134,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     if commit := rule_commit(claim):
         facts.append(("Rule written in", f"commit {commit}"))
     for variant in claim.variants:
-        name = VARIANTS.get(variant, variant) if len(claim.variants) > 1 else ""
-        name = name.split(" (tol")[0] if claim.id in OWN_TOL else name
+        name = _variant(claim, variant)
         if variant in numbers:
             facts.append((f"Ours, {name}" if name else "Ours", numbers[variant]))
         elif variant in report.so_far:
@@ -143,10 +148,10 @@ def _facts(report: Report) -> list[tuple[str, str]]:
 
 def _by_seed(report: Report) -> list[tuple[str, str]]:
     """What each seed says alone, where there are several: (seed, and variant where there are several; numbers)."""
-    found, variants = [], report.verdict.claim.variants
-    for variant in variants:
-        seeds, name = report.by_seed.get(variant, {}), VARIANTS.get(variant, variant)
-        prefix = f"{name}, " if len(variants) > 1 else ""
+    claim, found = report.verdict.claim, []
+    for variant in claim.variants:
+        seeds, name = report.by_seed.get(variant, {}), _variant(claim, variant)
+        prefix = f"{name}, " if name else ""
         found += [(f"{prefix}seed {seed}", text) for seed, text in seeds.items() if len(seeds) > 1]
     return found
 
