@@ -121,10 +121,10 @@ def load(name: str, *, features: str | None = None) -> Dataset:
     provenance = f"{raw.provenance} (sha256 {raw.checksum()[:12]})"
     if features:
         folders = {"data_folder": data_folder(), "cache_folder": cache_folder()}
-        x_train, x_test, said = load_features(raw, lambda images: _normalised(images, name), **folders)
+        x_train, x_test, said = load_features(raw, lambda images: normalised(images, name), **folders)
         provenance = f"{provenance}; {said}"
     else:
-        x_train, x_test = _normalised(raw.x_train, name), _normalised(raw.x_test, name)
+        x_train, x_test = normalised(raw.x_train, name), normalised(raw.x_test, name)
     y_train, y_test = (torch.from_numpy(y.astype(np.int64)) for y in (raw.y_train, raw.y_test))
     return Dataset(x_train, y_train, x_test, y_test, name, provenance)
 
@@ -216,7 +216,7 @@ def _shuffled(raw: RawData) -> RawData:
     return RawData(**arrays, provenance=said)
 
 
-def _normalised(images: np.ndarray, name: str) -> torch.Tensor:
+def normalised(images: np.ndarray, name: str) -> torch.Tensor:
     """uint8 (N, height, width[, 3]) -> float32 (N, channels, height, width) with the usual mean and deviation."""
     mean, std = (torch.tensor(v).view(-1, 1, 1) for v in MEAN_STD[name])
     pixels = torch.from_numpy(np.array(images))  # a copy: arrays read from bytes are not writable

@@ -9,7 +9,7 @@ NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # some mounted drives
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool) -> Iterator[None]:
+def locked(path: Path, *, wait: bool) -> Iterator[bool]:
     """Hold a file of that name for oneself. The file stays behind: removing it would let two processes hold it.
 
     Where the system or the drive has no locks, nothing is held: two processes may then do the same work.
@@ -18,19 +18,23 @@ def locked(path: Path, *, wait: bool) -> Iterator[None]:
         path: made, with its folder, where it is missing.
         wait: for another process that holds it.
 
-    Raises:
-        BlockingIOError: another process holds it, and ``wait`` is False.
+    Yields:
+        whether it is held; False only where another process holds it and ``wait`` is False.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
     except ImportError:
-        yield
+        yield True
         return
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            mine = True
+        except BlockingIOError:
+            mine = False
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise
-        yield
+            mine = True
+        yield mine

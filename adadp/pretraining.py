@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from adadp.data import MEAN_STD
+from adadp.data import normalised
 from adadp.evaluation import pick_device
 from adadp.features import SHAPES, Weights, save_weights
 from adadp.folders import cache_folder, data_folder
@@ -106,9 +106,7 @@ def read_cifar100(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
         ) from error
     if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(labels) != len(images):
         raise DataError(f"{folder}: CIFAR-100 must be uint8 images (N, 32, 32, 3) with a label each; replace it")
-    mean, std = (torch.tensor(v).view(-1, 1, 1) for v in MEAN_STD["cifar10"])
-    pixels = torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).to(torch.float32)
-    return pixels.div_(255).sub_(mean).div_(std).contiguous(), torch.from_numpy(labels.astype(np.int64))
+    return normalised(np.array(images), "cifar10"), torch.from_numpy(labels.astype(np.int64))
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ from adadp.experiments import grids, results
 from adadp.experiments.cases import federated_case
 from adadp.experiments.federated import EXPERIMENTS
 from adadp.experiments.federated_execution import PER_CLIENT, TRACED_ROUNDS
-from adadp.figures import federated_clients, federated_runs, plots
+from adadp.figures import federated_clients, federated_runs, plots, stored_words
 from adadp.figures.show import to_html
 from adadp.figures.stored import Note
 from adadp.rounding import signed
@@ -154,7 +154,7 @@ def test_sizes_are_compared_at_one_seed(full, tmp_path):
         if run["config"]["method"] == "sgd" and run["config"]["seed"] == federated_runs.SEED:
             run["rows"]["test_accuracy"][-1] = 0.1
         results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
-    curves, _ = federated_runs.found("fed-rounds", folder=tmp_path, random_fraction=0.0)
+    curves, _ = stored_words.found("fed-rounds", "laptop", tmp_path, random_fraction=0.0)
     (best,) = (c["config"]["lr"] for c in curves if c["role"] == "sgd best")
     lines = repr(federated_runs.sizes(0, folder=tmp_path)).splitlines()
     assert next(line.split()[-2:] for line in lines if line.startswith(f"SGD {best:.3g}")) == ["10.0", "10.0"]

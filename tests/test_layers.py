@@ -29,6 +29,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "loop": 2,
     "evaluation": 1,
     "history": 1,
+    "git": 0,
     "lazy": 0,
     "progress": 0,
     "endings": 0,
@@ -45,7 +46,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
 STAND_APART = {"figures", "publishing", "checkpoint", "reference"}
 MAY_IMPORT = {  # what the apart ones and the special cases may use
     "figures": {"step_size", "reference", "experiments", "privacy", "rounding"},
-    "publishing": {"folders", "locks"},
+    "publishing": {"folders", "git", "locks"},
     "checkpoint": set(),
     "reference": set(),
     "optimizer": {"step_size", "multi_tensor", "param_groups"},

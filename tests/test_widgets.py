@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 import pytest
 
-from adadp.figures import frames, live, plots, show, style, svg
+from adadp.figures import live, plots, show, style
 from adadp.figures.recorder import Camera, record
 from adadp.figures.widgets import View, explorer
 
@@ -56,21 +56,6 @@ def data_of(page):
     return json.loads(re.search(r'<script type="application/json">(.*?)</script>', page, re.S)[1])
 
 
-def unpack(data, digits):
-    """What the page's script does with packed steps."""
-
-    def steps(run):
-        out, chars = [], iter(run[1])
-        for c in chars:
-            n = digits.index(c)
-            if n == len(digits) - 1:
-                n = digits.index(next(chars)) * len(digits) + digits.index(next(chars))
-            out.append(-(n + 1) // 2 if n % 2 else n // 2)
-        return "l" + svg.numbers(out)
-
-    return re.sub(r"~([^~]*)~", steps, data)
-
-
 def shown_at(it, position):
     """Attributes that a page shows at a position (one index an axis): {(target, attribute): text}."""
     data = data_of(it.html)
@@ -80,7 +65,7 @@ def shown_at(it, position):
         for axis in on:
             k = k * len(data["labels"][axis]) + position[axis]
         text = data["strings"][at[k]]
-        out[target, attribute] = unpack(text, data["digits"]).replace("@", shape) if attribute == "d" else text
+        out[target, attribute] = text.replace("@", shape) if attribute == "d" else text
     return out
 
 
@@ -286,13 +271,6 @@ def test_hatches_are_refused_not_lost():
     fig.axes[0].bar([0], [1], hatch="/")
     with pytest.raises(ValueError, match="hatches"):
         record(fig)
-
-
-@pytest.mark.parametrize("steps", [[0, 1, -1], [41, -42, 42, -43], [3000, -3697], [5000, 1]])
-def test_packed_steps_come_back(steps):
-    data = "M1 2l" + svg.numbers(steps) + "z"
-    assert unpack(frames.pack(data), frames.DIGITS) == data
-    assert not set(frames.DIGITS) & set("\"\\<>&@~' "[:7])
 
 
 def test_a_formula_is_drawn_and_a_figure_keeps_its_theme():

@@ -7,9 +7,8 @@ import torch
 from dp_accounting import get_epsilon_gaussian
 from scipy.stats import beta, norm
 
-from adadp.auditing.harness import LinearModel, MakeGradient, output_as_loss, released
+from adadp.auditing.harness import MakeGradient, prepared, released
 from adadp.auditing.report import AuditResult
-from adadp.optimizer import ADADP
 from adadp.privacy import arguments
 from adadp.privacy.gradient import PrivateGradient
 from adadp.rounding import round_down
@@ -51,18 +50,7 @@ def _observe(gradient: MakeGradient, C: float, sigma: float, observations: int, 
     """
     direction = torch.ones(2 * _WIDTH) / math.sqrt(2 * _WIDTH)
     direction[_WIDTH:] *= -1
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        model = LinearModel((_WIDTH, _WIDTH))
-    optimizer = ADADP(model.parameters(), lr=0.1)
-    grad = gradient(
-        model,
-        max_grad_norm=C,
-        noise_multiplier=sigma,
-        expected_batch_size=_OTHERS,
-        loss=output_as_loss,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    model, optimizer, grad = prepared(gradient, (_WIDTH, _WIDTH), C, sigma, _OTHERS, seed)
     batch = C * torch.cat([-direction.expand(_OTHERS, -1), 10 * direction[None]])
     labels = torch.zeros(_OTHERS + 1, dtype=torch.long)
     rng = np.random.default_rng(seed)

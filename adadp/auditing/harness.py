@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from adadp.optimizer import ADADP
 from adadp.privacy.gradient import PrivateGradient
 
 MakeGradient = Callable[..., PrivateGradient]  # called like PrivateGradient; returns an object with backward(x, y)
@@ -35,3 +36,13 @@ def output_as_loss(output: Tensor, y: Tensor) -> Tensor:
 def released(model: nn.Module) -> Tensor:
     """All gradients that the model now shows, as one float64 vector (a copy)."""
     return torch.cat([p.grad.detach().double().flatten() for p in model.parameters() if p.grad is not None])
+
+
+def prepared(gradient: MakeGradient, widths: tuple[int, ...], C: float, sigma: float, E: float, seed: int):
+    """A model with weights drawn from ``seed``, ADADP on it, and its private gradient."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        model = LinearModel(widths)
+    source = torch.Generator().manual_seed(seed)
+    settings = {"max_grad_norm": C, "noise_multiplier": sigma, "expected_batch_size": E, "loss": output_as_loss}
+    return model, ADADP(model.parameters(), lr=0.1), gradient(model, **settings, generator=source)

@@ -7,9 +7,8 @@ import torch
 from scipy.optimize import brentq
 from scipy.stats import binom, norm
 
-from adadp.auditing.harness import LinearModel, MakeGradient, output_as_loss, released
+from adadp.auditing.harness import MakeGradient, prepared, released
 from adadp.auditing.report import AuditResult
-from adadp.optimizer import ADADP
 from adadp.privacy import arguments
 from adadp.privacy.accounting import epsilon as accounted_epsilon
 from adadp.privacy.gradient import PrivateGradient
@@ -129,18 +128,7 @@ def audit_one_run(
 def _run_once(gradient: MakeGradient, C: float, sigma: float, steps: int, inside: np.ndarray, seed: int) -> np.ndarray:
     """Mean released gradient along every canary's direction, in units of C and of a sum over the batch."""
     size = len(inside)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        model = LinearModel((size,))
-    optimizer = ADADP(model.parameters(), lr=0.1)
-    grad = gradient(
-        model,
-        max_grad_norm=C,
-        noise_multiplier=sigma,
-        expected_batch_size=size / 2,
-        loss=output_as_loss,
-        generator=torch.Generator().manual_seed(seed),
-    )
+    model, optimizer, grad = prepared(gradient, (size,), C, sigma, size / 2, seed)
     batch = 10 * C * torch.eye(size)[torch.from_numpy(inside)]
     labels = torch.zeros(len(batch), dtype=torch.long)
     total = np.zeros(size)

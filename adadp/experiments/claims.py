@@ -11,10 +11,10 @@ reference code's variant is asked at its effective tol 0.316 and at tol 1.0.
 """
 
 import statistics
-import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+from adadp import git
 from adadp.experiments import federated_claims
 from adadp.experiments.evidence import Claim, Evidence, exactly
 from adadp.experiments.private import SIGMAS
@@ -30,18 +30,10 @@ EVERY_VARIANT = ("as_printed", "reference_code", "reference_code_tol1")
 def rule_commit(claim: Claim) -> str | None:
     """The commit that wrote a claim's rule down; None outside a checkout, or where its history is cut off."""
     words, folder = claim.dated or claim.criterion, Path(__file__).parent
-    try:
-        if _git(folder, "rev-parse", "--is-shallow-repository") != ["false"]:
-            return None  # where a history is cut off, git takes everything for added
-        return next(iter(_git(folder, "log", "--reverse", "--format=%H", f"-S{words}", "--", ".")), None)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> list[str]:
-    """What a git command prints, word by word."""
-    done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.split()
+    if git.answer(folder, "rev-parse", "--is-shallow-repository") != "false":
+        return None  # where a history is cut off, git takes everything for added
+    written = git.answer(folder, "log", "--reverse", "--format=%H", f"-S{words}", "--", ".")
+    return written.split()[0] if written else None
 
 
 def _differences(experiment: str, baseline: str, sigmas, least: float):

@@ -39,6 +39,11 @@ class Config:
         """Twelve hex digits of the SHA-256 of :meth:`canonical`."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]
 
+    @property
+    def length(self) -> int:
+        """Epochs, rounds or turns of a run."""
+        return next(getattr(self, name) for name in ("epochs", "rounds", "repeats") if hasattr(self, name))
+
     def to_dict(self) -> dict:
         """The fields as plain values, with the kind."""
         return {"kind": self.kind, **asdict(self)}

@@ -9,7 +9,6 @@ import math
 import os
 import platform
 import re
-import subprocess
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,11 +20,12 @@ import torch
 from torch import nn
 
 import adadp.data
-from adadp import models
+from adadp import git, models
 from adadp.data import Dataset
 from adadp.evaluation import pick_device
 from adadp.experiments.configs import ADADP_FIELDS, Config, PrivateRun, TimingRun
 from adadp.experiments.federated_execution import run_federated
+from adadp.federated.client import thin as evenly
 from adadp.optimizer import ADADP
 from adadp.privacy import PoissonSampling, PrivateGradient, ShuffledPartition, epsilon
 from adadp.training import AdaptThenDecay, train
@@ -76,13 +76,8 @@ def circumstances(device: str) -> dict:
 def commit() -> str | None:
     """The commit of the checkout the package lies in, with "+" when tracked files differ; None outside a checkout."""
     folder = Path(__file__).parent
-    try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
-        tracked = ["git", "status", "--porcelain", "--untracked-files=no"]
-        changed = subprocess.run(tracked, cwd=folder, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return head.stdout.strip() + ("+" if changed.stdout.strip() else "")
+    head = git.answer(folder, "rev-parse", "HEAD")
+    return head and head + ("+" if git.answer(folder, "status", "--porcelain", "--untracked-files=no") else "")
 
 
 @lru_cache(maxsize=2)
@@ -188,10 +183,8 @@ def epsilons(sigma: float, rate: float, steps: tuple, delta: float, accountant: 
 
 def thin(points: list[dict]) -> dict:
     """At most 60 of the first epoch's iterations as columns, first and last among them."""
-    if not points:
-        return {}
-    keep = np.unique(np.linspace(0, len(points) - 1, FIRST_EPOCH_POINTS).round().astype(int))
-    return {name: [points[i][name] for i in keep] for name in ("step", "lr", "error")}
+    kept = evenly(points, FIRST_EPOCH_POINTS)
+    return {name: [point[name] for point in kept] for name in ("step", "lr", "error")} if kept else {}
 
 
 def run_timing(config: TimingRun, *, device: str, checkpoint: Path | None, on_epoch: Callable) -> dict:

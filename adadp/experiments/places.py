@@ -2,8 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from adadp.checkpoint import write_atomic
@@ -52,13 +51,6 @@ def cache(name: str) -> Path:
     return folder
 
 
-@contextmanager
-def lock(name: str) -> Iterator[bool]:
+def lock(name: str) -> AbstractContextManager[bool]:
     """Whether this process alone holds the lock of that name."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(cache("locks") / f"{name}.lock", wait=False))
-            mine = True
-        except BlockingIOError:
-            mine = False
-        yield mine
+    return locked(cache("locks") / f"{name}.lock", wait=False)

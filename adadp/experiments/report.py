@@ -156,12 +156,11 @@ class _Probe(Evidence):
 
 def _blank(config: Config) -> dict:
     """A record in which every column is flat."""
-    length = next(getattr(config, n) for n in ("epochs", "rounds", "repeats") if hasattr(config, n))
-    rows: dict = defaultdict(lambda: [1.0] * length)
+    rows: dict = defaultdict(lambda: [1.0] * config.length)
     clients = [1.0] * 5
     if config.kind == "federated":
-        rows |= {name: [clients] * length for name in PER_CLIENT}
-    within = {"round": [length], "lr": [[[1.0] * 10] * len(clients)]}
+        rows |= {name: [clients] * config.length for name in PER_CLIENT}
+    within = {"round": [config.length], "lr": [[[1.0] * 10] * len(clients)]}
     return {"id": config.id, "config": config.to_dict(), "rows": rows, "within_rounds": within}
 
 

@@ -78,12 +78,11 @@ def run(
             raise ValueError(f"profile={profile!r} is a size of the federated experiments, not of {', '.join(wrong)}")
     place = results.stored_folder(profile, folder)
     report = Report()
-    if not dry_run:
-        places.check_writable(place)
     if dry_run:
         report.plan = estimate(names, results.load(place), profile, tier, device)
         print_plan(report.plan)
         return report
+    places.check_writable(place)
     workers = _Workers(place, device, jobs, backend, progress)
     _loop(report, lambda known: pending(names, known, profile, tier), limit, workers, pilots=profile in STORED)
     if report.failed:
@@ -198,7 +197,7 @@ class _Workers:
 
     def _alone(self, todo):
         for job in todo:
-            share = seconds(job.config, self.device) / _epochs(job.config) if self.progress else 0.0
+            share = seconds(job.config, self.device) / job.config.length if self.progress else 0.0
             yield job, *attempt(job, self.place, self.device, lambda share=share: self.bar.update(share))
 
     def _parallel(self, todo):
@@ -254,8 +253,3 @@ def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | N
 def _stored(place: Path, job: Job) -> bool:
     """Whether a job's record is there, under its experiment or another that shares the run."""
     return any(place.glob(f"*/*-{job.config.id}.json"))
-
-
-def _epochs(config: Config) -> int:
-    """How often a run reports progress."""
-    return getattr(config, "epochs", None) or getattr(config, "rounds", None) or getattr(config, "repeats", 1)

@@ -55,7 +55,7 @@ def pace(records: dict) -> dict[tuple, float]:
         config = from_dict(record["config"])
         if record.get("seconds") and not record.get("resumed"):  # the seconds of a resumed run are those of its end
             for key in _kinds(config):
-                found.setdefault(key, []).append(record["seconds"] / _units(config))
+                found.setdefault(key, []).append(record["seconds"] / config.length)
     return {key: statistics.median(values) for key, values in found.items()}
 
 
@@ -67,14 +67,9 @@ def _kinds(config: Config) -> tuple[tuple, tuple]:
     return (*shared, size, getattr(config, "method", None)), (*shared, size)
 
 
-def _units(config: Config) -> int:
-    """Epochs, rounds or turns of a run."""
-    return next(getattr(config, n) for n in ("epochs", "rounds", "repeats") if hasattr(config, n))
-
-
 def _expected(config: Config, speed: dict) -> float | None:
     """Seconds of a run at the pace of the stored ones."""
-    return next((speed[key] * _units(config) for key in _kinds(config) if key in speed), None)
+    return next((speed[key] * config.length for key in _kinds(config) if key in speed), None)
 
 
 def table(experiment: str, records: dict, profile: str = "paper") -> list[dict]:

@@ -4,18 +4,15 @@ Both engines call this function: the loop in one process (:mod:`adadp.federated.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import nn
 
-from adadp.evaluation import per_example_losses
+from adadp.evaluation import Loss, per_example_losses
 from adadp.privacy.gradient import PrivateGradient
 from adadp.privacy.sampling import PoissonSampling, ShuffledPartition
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ def num_steps(examples: int, batch_size: int, local_epochs: int) -> int:
     return local_epochs * math.ceil(examples / batch_size)
 
 
-def thin(values: list[float], most: int) -> list[float]:
+def thin(values: list, most: int) -> list:
     """At most ``most`` of the values, evenly spread, first and last among them.
 
     >>> thin([0.0, 1.0, 2.0, 3.0, 4.0], 3)

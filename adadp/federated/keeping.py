@@ -3,7 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -112,11 +112,9 @@ def folder_for_one(folder: Path) -> Iterator[None]:
     Raises:
         RuntimeError: another run is at work there.
     """
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(folder / ".lock", wait=False))
-        except BlockingIOError as error:
-            raise RuntimeError(f"another run is at work in {folder}; wait for it, or name another folder") from error
+    with locked(folder / ".lock", wait=False) as mine:
+        if not mine:
+            raise RuntimeError(f"another run is at work in {folder}; wait for it, or name another folder")
         yield
 
 

@@ -13,7 +13,7 @@ from adadp.experiments.private import DATA
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
 from adadp.figures.stored import accuracy_by_epoch, epochs, rows
-from adadp.figures.stored_words import Note, data_line, missing, spent
+from adadp.figures.stored_words import Note, data_line, found, spent
 from adadp.rounding import points, round_up, signed
 
 VARIANTS = ("as_printed", "reference_code", "recommended")
@@ -26,13 +26,6 @@ CHANGES = {  # experiment -> (before, after, the change undone)
     "sampling-control": ("Poisson samples", "shuffled batches", dict(sampler="poisson")),
     "clip-control": ("clipped at 10", "clipped at 1", dict(max_grad_norm=DATA["mnist"]["max_grad_norm"])),
 }
-
-
-def _stored(experiment: str, folder) -> tuple[list[dict], str]:
-    """Curves of an experiment that have a stored run, and what is missing."""
-    records = results.load(folder)
-    curves = [c for c in results.curves(experiment, records) if c["records"]]
-    return curves, missing(experiment, records=records)
 
 
 def _finish(fig: Figure, caption: str, curves: Sequence[dict]) -> Figure:
@@ -70,7 +63,7 @@ def lr_by_epoch(predicted: Mapping[float, float], *, data: str = "mnist", role: 
     Returns:
         a figure, or a note where nothing is stored.
     """
-    curves, said = _stored(f"dp-adam-{data}", folder)
+    curves, said = found(f"dp-adam-{data}", folder=folder)
     curves = sorted((c for c in curves if c["role"] == role), key=lambda c: c["config"]["noise_multiplier"])
     if not curves:
         return Note(said)
@@ -91,19 +84,19 @@ def lr_by_epoch(predicted: Mapping[float, float], *, data: str = "mnist", role: 
 
 def course(*, data: str = "mnist", sigma: float = 2, role: str = "as_printed", folder=None) -> dict[str, float]:
     """Accuracies in percent on the way: the best of the first ten epochs, epoch 50, the end; mean over seeds."""
-    curves, _ = _stored(f"dp-adam-{data}", folder)
+    curves, _ = found(f"dp-adam-{data}", folder=folder)
     for c in curves:
         if c["role"] == role and c["config"]["noise_multiplier"] == sigma:
-            found = [[100 * a for a in r["rows"]["test_accuracy"]] for r in c["records"]]
+            percent = [[100 * a for a in r["rows"]["test_accuracy"]] for r in c["records"]]
             marks = {"early": lambda a: max(a[:10]), "middle": lambda a: a[49], "end": lambda a: a[-1]}
-            return {name: statistics.fmean(map(take, found)) for name, take in marks.items()}
+            return {name: statistics.fmean(map(take, percent)) for name, take in marks.items()}
     return {}
 
 
 @matplotlib.rc_context(style.RC)
 def first_lr(*, folder=None):
     """Final accuracy after ten epochs against the first learning rate, one panel a noise multiplier."""
-    curves, said = _stored("eta0", folder)
+    curves, said = found("eta0", folder=folder)
     sigmas = sorted({c["config"]["noise_multiplier"] for c in curves})
     if not curves:
         return Note(said)
@@ -127,7 +120,7 @@ def first_lr(*, folder=None):
 @matplotlib.rc_context(style.RC)
 def lr_paths(*, sigma: float = 2, role: str = "as_printed", folder=None):
     """The learning rate in the course of the first epoch, from every first value."""
-    curves, said = _stored("eta0", folder)
+    curves, said = found("eta0", folder=folder)
     curves = [c for c in curves if c["role"] == role and c["config"]["noise_multiplier"] == sigma]
     if not curves:
         return Note(said)
@@ -147,7 +140,7 @@ def lr_paths(*, sigma: float = 2, role: str = "as_printed", folder=None):
 
 def by_tol(experiment: str = "small-d", *, folder=None):
     """Final accuracy against tol, one curve a noise multiplier: the case of few weights and large batches."""
-    curves, said = _stored(experiment, folder)
+    curves, said = found(experiment, folder=folder)
     if not curves:
         return Note(said)
     ends: dict = {}
@@ -161,7 +154,7 @@ def by_tol(experiment: str = "small-d", *, folder=None):
 
 def by_batch_size(*, folder=None):
     """Final accuracy against the batch size, the same epsilon everywhere."""
-    curves, said = _stored("batch-size", folder)
+    curves, said = found("batch-size", folder=folder)
     if not curves:
         return Note(said)
     ends: dict = {}
@@ -175,7 +168,7 @@ def by_batch_size(*, folder=None):
 @matplotlib.rc_context(style.RC)
 def without_noise(*, target: float = 0.96, folder=None):
     """Test accuracy by epoch without noise, and the accuracy that the paper reports."""
-    curves, said = _stored("no-noise", folder)
+    curves, said = found("no-noise", folder=folder)
     if not curves:
         return Note(said)
     runs = {}
@@ -197,7 +190,7 @@ def _fall(rows: Sequence[Mapping[str, float]]) -> float:
 
 def seconds_an_epoch(*, folder=None):
     """Seconds of an epoch of ADADP, SGD and Adam on both networks, lowest to highest of the turns."""
-    curves, said = _stored("timing", folder)
+    curves, said = found("timing", folder=folder)
     if not curves:
         return Note(said)
     networks = {"mnist_mlp": "MNIST network", "cifar_head": "CIFAR-10 head"}
@@ -219,7 +212,7 @@ def one_change(experiment: str, *, folder=None):
         folder: of the stored results.
     """
     records = results.load(folder)
-    curves, said = _stored(experiment, folder)
+    curves, said = found(experiment, folder=folder)
     first, second, _ = CHANGES[experiment]
     pairs = _pairs(experiment, curves, records)
     if not pairs:
@@ -249,8 +242,8 @@ def one_change(experiment: str, *, folder=None):
 def gain(experiment: str, *, folder=None) -> str:
     """What a change brought, from the least to the most over its rows, in words."""
     records = results.load(folder)
-    found = _gains(_pairs(experiment, _stored(experiment, folder)[0], records)).values()
-    return points(min(found), max(found)) if found else "not stored yet"
+    gains = _gains(_pairs(experiment, found(experiment, folder=folder)[0], records)).values()
+    return points(min(gains), max(gains)) if gains else "not stored yet"
 
 
 def _pairs(experiment: str, curves: Sequence[dict], records: Mapping) -> list[tuple[str, list[float], list[float]]]:

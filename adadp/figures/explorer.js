@@ -12,16 +12,6 @@
     var picture = root.querySelector("[role=img]");
     var says = root.querySelector(".ad-says");
     var shown = [];
-    var base = data.digits.length;
-    function unpack(run) {
-      var steps = [];
-      for (var i = 1; i < run.length - 1; i++) {
-        var n = data.digits.indexOf(run[i]);
-        if (n === base - 1) { n = data.digits.indexOf(run[i + 1]) * base + data.digits.indexOf(run[i + 2]); i += 2; }
-        steps.push(n % 2 ? -(n + 1) / 2 : n / 2);
-      }
-      return "l" + steps.join(" ");
-    }
     function show() {
       var at = inputs.map(function (input) { return +input.value; });
       inputs.forEach(function (input, n) {
@@ -35,7 +25,7 @@
         var element = targets[slot[0]], text = data.strings[shown[n]];
         if (slot[1] === "") element.textContent = text;
         else if (text === "") element.removeAttribute(slot[1]);
-        else if (slot[1] === "d") element.setAttribute("d", text.replace(/~[^~]*~/g, unpack).split("@").join(slot[2]));
+        else if (slot[1] === "d") element.setAttribute("d", text.split("@").join(slot[2]));
         else element.setAttribute(slot[1], text);
       });
       picture.setAttribute("aria-label", says.textContent);

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
-from adadp.figures.federated_runs import SIZE, finish, found
-from adadp.figures.stored_words import Note
+from adadp.figures.federated_runs import SIZE, finish
+from adadp.figures.stored_words import Note, found
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 import matplotlib
 from matplotlib.figure import Figure
 
-from adadp.experiments import results
 from adadp.experiments.federated import ABLATIONS, OPEN
 from adadp.experiments.federated_claims import BROKEN
 from adadp.experiments.report import finals, spread
 from adadp.figures import federated, plots, style
 from adadp.figures.points import by_value
 from adadp.figures.stored import not_yet, own_and_alike
-from adadp.figures.stored_words import Note, data_line, missing
+from adadp.figures.stored_words import Note, data_line, found
 from adadp.figures.table import Table
 from adadp.rounding import signed
 
@@ -28,21 +27,6 @@ ROLES = {  # role of a stored curve -> method name of the house style, or what w
     "adam second": "adam_second",
     "nothing discarded": "nothing discarded",
 }
-
-
-def found(experiment: str, size: str = SIZE, folder=None, **fixed) -> tuple[list[dict], str]:
-    """Curves of an experiment that have a stored run, and a sentence on what is missing.
-
-    Args:
-        experiment: "fed-rounds", ...
-        size: "laptop", "full-data" or "paper".
-        folder: of the stored results; the package's own if left out.
-        **fixed: fields of the config that must have these values.
-    """
-    records = results.load(folder)
-    curves = [c for c in results.curves(experiment, records, size) if c["records"]]
-    curves = [c for c in curves if all(c["config"][name] == value for name, value in fixed.items())]
-    return curves, missing(experiment, records=records, profile=size)
 
 
 def origin(experiment: str = "fed-rounds", *, size: str = SIZE, folder=None) -> str:

@@ -6,40 +6,12 @@ and which text of a common table it takes at each of their positions; equal text
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from adadp.figures.svg import Drawing, Element
-
-# Digits of packed line steps: printable, and never escaped in JSON or HTML.
-DIGITS = "".join(c for c in map(chr, range(35, 126)) if c not in "&<>@\\")
-_LARGE = len(DIGITS) - 1  # the last digit announces a number of two digits
-
-
-def pack(data: str) -> str:
-    """Path data with every run of line steps as one or three characters a number, between "~": half the size.
-
-    A step n is 2n, or -2n-1 where negative. The page's script unpacks it.
-
-    >>> pack("M3 4l1-2 0 7z")
-    "M3 4~%'#2~z"
-    """
-    return re.sub(r"l([-\d ]+)", _pack_run, data)
-
-
-def _pack_run(run: re.Match) -> str:
-    """One run of line steps; one with a step too long for two digits (370 points) stays as it is."""
-    steps = [int(n) for n in re.findall(r"-?\d+", run[1])]
-    codes = [2 * n if n >= 0 else -2 * n - 1 for n in steps]
-    if max(codes) >= len(DIGITS) ** 2:
-        return run[0]
-    digits = [
-        DIGITS[n] if n < _LARGE else DIGITS[-1] + "".join(DIGITS[d] for d in divmod(n, len(DIGITS))) for n in codes
-    ]
-    return f"~{''.join(digits)}~"
 
 
 @dataclass
@@ -113,9 +85,7 @@ class Frames:
         used = sorted({i for slot in self.slots for i in slot.indices})
         place = {old: new for new, old in enumerate(used)}
         slots = [[s.target, s.attribute, s.shape, s.axes, [place[i] for i in s.indices]] for s in self.slots]
-        paths = {i for slot in self.slots if slot.attribute == "d" for i in slot.indices}
-        strings = [pack(self.strings[i]) if i in paths else self.strings[i] for i in used]
-        return {"digits": DIGITS, "strings": strings, "slots": slots}
+        return {"strings": [self.strings[i] for i in used], "slots": slots}
 
 
 def _union(drawings: Sequence[Drawing]) -> dict[tuple, Element]:

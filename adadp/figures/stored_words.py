@@ -44,6 +44,21 @@ def missing(*experiments: str, records: dict | None = None, profile: str = "pape
     return " ".join(said)
 
 
+def found(experiment: str, size: str = "paper", folder=None, **fixed) -> tuple[list[dict], str]:
+    """Curves of an experiment that have a stored run, and a sentence on what is missing.
+
+    Args:
+        experiment: "dp-adam-mnist", "fed-rounds", ...
+        size: "paper", or of the federated ones also "laptop" or "full-data".
+        folder: of the stored results; the package's own if left out.
+        **fixed: fields of the config that must have these values.
+    """
+    records = results.load(folder)
+    curves = [c for c in results.curves(experiment, records, size) if c["records"]]
+    curves = [c for c in curves if all(c["config"][name] == value for name, value in fixed.items())]
+    return curves, missing(experiment, records=records, profile=size)
+
+
 def data_line(records: Sequence[dict]) -> str:
     """Where the data of these runs come from, each source once."""
     return "; ".join(dict.fromkeys(r["data"] for r in records))

@@ -50,7 +50,7 @@ def calibrate_noise_multiplier(
 
     def gap(log_sigma: float) -> float:
         """log(epsilon / target), bounded so that 0 and infinity are usable signs."""
-        value = checked_epsilon(math.exp(log_sigma), q, steps, delta, accountant, neighbors)
+        value = checked_epsilon(((math.exp(log_sigma), q, steps),), delta, accountant, neighbors)
         return min(max(math.log(value / target), -50.0), 50.0) if value > 0 else -50.0
 
     plain = max(q * math.sqrt(2 * steps * math.log(1 / delta)) / target, 0.3)  # about right where epsilon is small

@@ -42,12 +42,8 @@ def epsilon(
 
     Reference: Abadi et al. (2016); Mironov, Talwar and Zhang (2019); Doroshenko et al. (2022).
     """
-    sigma, q = arguments.noise_multiplier(noise_multiplier), arguments.sample_rate(sample_rate)
-    steps, delta = arguments.count("steps", steps), arguments.delta(delta)
-    check_accountant(accountant, neighbors)
-    if steps == 0 or q == 0:
-        return 0.0
-    return math.inf if sigma == 0 else checked_epsilon(sigma, q, steps, delta, accountant, neighbors)
+    parts = [(noise_multiplier, sample_rate, steps)]
+    return composed_epsilon(parts, delta=delta, accountant=accountant, neighbors=neighbors)
 
 
 def check_accountant(accountant: str, neighbors: str) -> None:
@@ -63,22 +59,6 @@ def check_accountant(accountant: str, neighbors: str) -> None:
             f"neighbors='replace_one' is not what accountant={accountant!r} bounds (its formulas are for add/remove, "
             "and would understate epsilon); use accountant='pld'"
         )
-
-
-@lru_cache(maxsize=4096)
-def checked_epsilon(sigma: float, q: float, steps: int, delta: float, accountant: str, neighbors: str) -> float:
-    """:func:`epsilon` for checked arguments with sigma, q and steps above 0."""
-    if accountant == "moments":
-        moments = MomentsAccountant()
-        moments.step(noise_multiplier=sigma, sample_rate=q, num_steps=steps)
-        return moments.get_epsilon(delta=delta)
-    if accountant == "rdp":
-        from adadp.privacy.renyi import rdp_epsilon
-
-        return rdp_epsilon(sigma, q, steps, delta)
-    from adadp.privacy.pld import pld_epsilon
-
-    return pld_epsilon(sigma, q, steps, delta, neighbors)
 
 
 def composed_epsilon(
@@ -109,25 +89,33 @@ def composed_epsilon(
     check_accountant(accountant, neighbors)
     total: dict[tuple[float, float], int] = {}
     for sigma, q, steps in parts:
-        key = (arguments.noise_multiplier(sigma), arguments.sample_rate(q))
-        if q > 0 and arguments.count("steps", steps) > 0:
+        key, steps = (arguments.noise_multiplier(sigma), arguments.sample_rate(q)), arguments.count("steps", steps)
+        if q > 0 and steps > 0:
             total[key] = total.get(key, 0) + steps
     if not total:
         return 0.0
     if any(sigma == 0 for sigma, _ in total):
         return math.inf
-    merged = [(sigma, q, steps) for (sigma, q), steps in total.items()]
-    if len(merged) == 1:
-        return checked_epsilon(*merged[0], delta, accountant, neighbors)
+    merged = tuple((sigma, q, steps) for (sigma, q), steps in total.items())
+    return checked_epsilon(merged, delta, accountant, neighbors)
+
+
+@lru_cache(maxsize=4096)
+def checked_epsilon(
+    parts: tuple[tuple[float, float, int], ...], delta: float, accountant: str, neighbors: str
+) -> float:
+    """:func:`composed_epsilon` of checked parts that differ, with sigma, q and steps above 0."""
     if accountant == "moments":
         moments = MomentsAccountant()
-        for sigma, q, steps in merged:
+        for sigma, q, steps in parts:
             moments.step(noise_multiplier=sigma, sample_rate=q, num_steps=steps)
         return moments.get_epsilon(delta=delta)
     if accountant == "rdp":
         from adadp.privacy.renyi import composed_rdp_epsilon
 
-        return composed_rdp_epsilon(merged, delta)
-    from adadp.privacy.pld import composed_pld_epsilon
+        return composed_rdp_epsilon(list(parts), delta)
+    from adadp.privacy.pld import composed_pld_epsilon, pld_epsilon
 
-    return composed_pld_epsilon(merged, delta, neighbors)
+    if len(parts) == 1:
+        return pld_epsilon(*parts[0], delta, neighbors)
+    return composed_pld_epsilon(list(parts), delta, neighbors)

@@ -3,7 +3,7 @@
 import math
 
 from adadp.privacy import arguments
-from adadp.privacy.composition import composed_epsilon, epsilon
+from adadp.privacy.composition import composed_epsilon
 from adadp.privacy.shuffling import SAMPLER, shuffled_lower_bound, shuffled_upper_bound
 from adadp.rounding import number, round_down, round_up
 
@@ -158,8 +158,6 @@ def _known(history, own: dict, assumed: dict) -> dict:
 def _epsilon(known: dict) -> float:
     """Epsilon of everything in a statement: the gradients of the training, and the earlier ones."""
     assumed = {name: known[name] for name in ("delta", "accountant", "neighbors")}
-    if not known.get("earlier"):
-        return epsilon(**{name: known[name] for name in ("noise_multiplier", "sample_rate", "steps")}, **assumed)
     return composed_epsilon([_part(release) for release in _releases(known)], **assumed)
 
 

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from adadp import git
 from adadp.folders import data_folder
 
 VERSIONS = (
@@ -59,15 +59,8 @@ def data_files(folder: Path) -> list[tuple[str, int, int]]:
 
 def rules_written(root: Path) -> str:
     """The last commit of the claims' rules, as far as the history goes back: pages name commits of rules."""
-    questions = (
-        ["log", "-1", "--format=%H", "--", "adadp/experiments/*claims.py"],
-        ["rev-parse", "--is-shallow-repository"],
-    )
-    try:
-        found = [subprocess.run(["git", *q], cwd=root, capture_output=True, text=True).stdout for q in questions]
-    except OSError:
-        return ""
-    return " ".join("".join(found).split())
+    last = git.answer(root, "log", "-1", "--format=%H", "--", "adadp/experiments/*claims.py")
+    return f"{last} {git.answer(root, 'rev-parse', '--is-shallow-repository')}"
 
 
 def device_name(device: str) -> str:

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,12 @@ PUBLISHED = "_published"  # what goes beside the pages as it is
 @contextmanager
 def lock(build: Path, report: Callable[[str], None]) -> Iterator[None]:
     """One build at a time below ``build``: two would share the mirror, and execute the same notebooks twice."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(build / "lock", wait=False))
-        except BlockingIOError:
-            report("  waiting for another build of this book to finish")
-            stack.enter_context(locked(build / "lock", wait=True))
+    with locked(build / "lock", wait=False) as mine:
+        if mine:
+            yield
+            return
+    report("  waiting for another build of this book to finish")
+    with locked(build / "lock", wait=True):
         yield
 
 

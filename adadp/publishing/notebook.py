@@ -72,10 +72,7 @@ def clean(nb: nbformat.NotebookNode, values: dict[str, Any]) -> nbformat.Noteboo
     """
     nb.metadata.pop("papermill", None)
     nb.metadata.pop("widgets", None)
-    defaults = {}
-    for cell in code_cells(nb)[:1]:
-        defaults = {k: v for k, v in _assigned(cell.source).items() if k in values}
-    if defaults == values:
+    if {k: v for k, v in parameters(nb, "notebook").items() if k in values} == values:
         nb.cells = [c for c in nb.cells if "injected-parameters" not in tags(c)]
     for cell in nb.cells:
         for key in ("papermill", "execution"):
@@ -83,11 +80,6 @@ def clean(nb: nbformat.NotebookNode, values: dict[str, Any]) -> nbformat.Noteboo
         if not tags(cell):
             cell.metadata.pop("tags", None)
     return nb
-
-
-def _assigned(source: str) -> dict[str, Any]:
-    """Literals that the lines of a parameters cell assign."""
-    return {line.targets[0].id: ast.literal_eval(line.value) for line in ast.parse(source).body}  # type: ignore[attr-defined]
 
 
 def written_to_stderr(nb: nbformat.NotebookNode) -> list[tuple[int, str]]:

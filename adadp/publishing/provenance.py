@@ -2,11 +2,11 @@
 
 import json
 import os
-import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from adadp import git
 from adadp.publishing import inputs
 from adadp.publishing import notebook as nbk
 from adadp.publishing.execute import Page
@@ -42,28 +42,18 @@ def commit(root: Path) -> str:
     named = os.environ.get("ADADP_COMMIT")
     if named:
         return named[:12]
-    try:
-        name = _git(root, "rev-parse", "--short=12", "HEAD")
-        return name + ("+" if _git(root, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
+    name = git.answer(root, "rev-parse", "--short=12", "HEAD")
+    if not name:
         return "unknown"
+    return name + ("+" if git.answer(root, "status", "--porcelain", "--untracked-files=no") else "")
 
 
 def full_commit(root: Path) -> str:
     """Full name of the commit that is checked out, or "unknown"."""
-    try:
-        return os.environ.get("ADADP_COMMIT") or _git(root, "rev-parse", "HEAD")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    return os.environ.get("ADADP_COMMIT") or git.answer(root, "rev-parse", "HEAD") or "unknown"
 
 
 def undated(path: Path) -> str:
     """The facts without the date: the same book built tomorrow is the same book."""
     facts = json.loads(path.read_text(encoding="utf-8"))
     return json.dumps({k: v for k, v in facts.items() if k not in DATED}, sort_keys=True)
-
-
-def _git(root: Path, *arguments: str) -> str:
-    """Output of a git command in ``root``."""
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=True)
-    return done.stdout.strip()

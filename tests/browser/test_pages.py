@@ -180,23 +180,8 @@ def _expected(data, at):
         k = 0
         for axis in on:
             k = k * len(data["labels"][axis]) + at[axis]
-        out[target, attribute] = _unpacked(data["strings"][strings[k]], data["digits"]).replace("@", shape)
+        out[target, attribute] = data["strings"][strings[k]].replace("@", shape)
     return out
-
-
-def _unpacked(text, digits):
-    """Packed steps as SVG writes them, by a second hand: the page has its own."""
-
-    def steps(run):
-        out, rest = [], iter(run[1])
-        for c in rest:
-            n = digits.index(c)
-            if n == len(digits) - 1:
-                n = digits.index(next(rest)) * len(digits) + digits.index(next(rest))
-            out.append(str(-(n + 1) // 2 if n % 2 else n // 2))
-        return "l" + " ".join(out)
-
-    return re.sub("~([^~]*)~", steps, text) if text.startswith("M") or text.startswith("m") else text
 
 
 @pytest.mark.parametrize("name", MADE)
