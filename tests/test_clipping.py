@@ -73,3 +73,19 @@ def test_a_callable_of_the_wrong_shape_is_refused():
 def test_bad_arguments_are_named(clipping, c, named):
     with pytest.raises(ValueError, match=named):
         check_clipping(clipping, c)
+
+
+def test_a_callable_may_overwrite_the_norms_it_gets():
+    norms = torch.tensor([100.0, 0.5])
+    factors = clip_factors(lambda n: n.clamp_(max=1.0), norms, 1.0)
+    assert norms.tolist() == [100.0, 0.5] and factors.tolist() == [pytest.approx(0.01), 0.5]
+
+
+@pytest.mark.parametrize("statistic", [torch.max, torch.mean, torch.median], ids=lambda f: f.__name__)
+def test_a_callable_that_looks_at_several_norms_is_refused(statistic):
+    for norms in (torch.tensor([1e-3, 1e-3, 1.0]), torch.tensor([1.0, 1e-3])):
+        with pytest.raises(ValueError, match="whatever the other norms are"):
+            clip_factors(lambda n: (0.1 / statistic(n)).expand_as(n), norms, 1.0)
+    assert clip_factors(lambda n: (0.1 / statistic(n)).expand_as(n), torch.tensor([2.0]), 1.0).tolist() == [
+        pytest.approx(0.05)
+    ]

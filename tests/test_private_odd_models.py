@@ -1,6 +1,7 @@
 """Models that a private gradient could get wrong in silence: odd shapes, checkpoints, examples that see each other."""
 
 import copy
+import math
 import shutil
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ import torch.nn.functional as F
 from test_private_gradient import Positions, TimeFirst, assert_matches_loop, labels, loop, mlp, private
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
+import adadp
 
 
 class Vector(nn.Module):
@@ -417,7 +420,7 @@ class Running(nn.Module):
 def test_a_buffer_that_follows_the_data_is_refused_and_left_alone(in_place, trainable):
     model = nn.Sequential(Running(in_place, trainable), nn.Linear(3, 3))
     buffer = model[0].seen
-    with pytest.raises(ValueError, match=r"changes the buffer '0\.seen'"):
+    with pytest.raises(ValueError, match=r"changes '0\.seen'"):
         private(model).backward(torch.randn(4, 6), labels(4))
     assert model[0].seen is buffer and not buffer.any()
 
@@ -435,3 +438,92 @@ def test_constant_buffers_are_taken():
     model.register_buffer("mean", torch.ones(6))
     model.append(nn.BatchNorm1d(3).eval())
     assert_matches_loop(model, torch.randn(4, 6), labels(4))
+
+
+class Centred(nn.Module):
+    """Subtracts the batch's mean from the inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.last(x - x.mean(0))
+
+
+def test_a_batch_of_padding_hides_no_batch_statistic():
+    """The rows of an empty batch are all the same one: its mean is each of them."""
+    grad = private(Centred())
+    x, y = torch.randn(1, 6).expand(4, 6), labels(4)
+    grad.backward(x, y, mask=torch.zeros(4, dtype=torch.bool))
+    with pytest.raises(ValueError, match="depends on the others in its batch"):
+        grad.backward(torch.randn(4, 6), labels(4))
+
+
+def test_padding_does_not_stand_in_for_the_examples_that_are_tried():
+    """Only the last two rows are examples: the trial takes them first."""
+    x = torch.cat([torch.randn(1, 6).expand(10, 6), torch.randn(2, 6)])
+    with pytest.raises(ValueError, match="depends on the others in its batch"):
+        private(Centred()).backward(x, labels(12), mask=torch.arange(12) >= 10)
+
+
+class Codebook(nn.Module):
+    """Keeps a moving average of its inputs in a frozen parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean, self.last = nn.Parameter(torch.zeros(6), requires_grad=False), nn.Linear(6, 3)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        return self.last(x)
+
+
+def test_a_frozen_parameter_that_follows_the_data_is_refused():
+    with pytest.raises(ValueError, match="changes 'mean', which would hold statistics of the data"):
+        private(Codebook()).backward(torch.randn(4, 6), labels(4))
+
+
+class Force(nn.Module):
+    """Its output is the gradient of an energy with respect to the input."""
+
+    def __init__(self, inside):
+        super().__init__()
+        self.first, self.last, self.inside = nn.Linear(6, 5), nn.Linear(5, 1), inside
+
+    def energy(self, x):
+        return self.last(torch.tanh(self.first(x))).sum()
+
+    def forward(self, x):
+        if self.inside == "func":
+            return torch.func.vmap(torch.func.grad(self.energy))(x)
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(self.energy(x), x, create_graph=True)[0]
+
+
+def test_a_forward_pass_that_differentiates():
+    """With torch.func it is the plain gradient; what autograd.grad does with the parameters cannot be followed."""
+    torch.manual_seed(0)
+    model, x, y = Force("func"), torch.randn(4, 6), labels(4)
+    private(model, max_grad_norm=math.inf, expected_batch_size=4).backward(x, y)
+    found = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    for p, g in zip(model.parameters(), found, strict=True):
+        assert torch.allclose(torch.zeros_like(g) if p.grad is None else p.grad, g, atol=1e-6)
+    with pytest.raises(ValueError, match=r"torch\.autograd\.grad.*use torch\.func\.grad"):
+        private(Force("autograd")).backward(x, y)
+
+
+def test_a_copy_draws_noise_of_its_own():
+    model = nn.Linear(6, 3)
+    settings = dict(max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=4)
+    for generator in (torch.Generator().manual_seed(0), None):
+        one = adadp.PrivateGradient(model, **settings, generator=generator)
+        two, found = copy.deepcopy(one), []
+        for grad in (one, two):
+            grad.backward(torch.zeros(0, 6), labels(0))
+            found.append(grad.model.weight.grad.clone())
+        assert not torch.equal(*found) and one.steps == two.steps == 1

@@ -61,7 +61,7 @@ def _planned_guesses(canaries: int, mu: float, delta: float, confidence: float) 
     """How many canaries to guess at each end of the ranking, chosen before looking, from the declared mechanism."""
     best, choice = -1.0, 1
     for share in (0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.2, 0.3, 0.5):
-        each = max(1, round(share * canaries))
+        each = min(max(1, round(share * canaries)), canaries // 2)  # none is guessed both in and out
 
         def surplus(t: float, share: float = share) -> float:
             return (norm.sf(t) + norm.sf(t - mu)) / 2 - share
@@ -107,9 +107,11 @@ def audit_one_run(
     Raises:
         ValueError: naming the argument.
     """
+    if arguments.count("steps", steps, low=2) % 2:
+        raise ValueError(f"steps must be even, for an ADADP iteration takes two gradients; got {steps}")
     C = arguments.real("max_grad_norm", max_grad_norm, open_low=True)
     sigma = arguments.real("noise_multiplier", noise_multiplier, open_low=True)
-    steps, canaries = arguments.count("steps", steps, low=1), arguments.count("canaries", canaries, low=10)
+    canaries = arguments.count("canaries", canaries, low=10)
     delta, seed = arguments.delta(delta), arguments.count("seed", seed)
     arguments.function("gradient", gradient, "that is called like PrivateGradient")
     confidence = arguments.real("confidence", confidence, high=1.0, open_low=True, open_high=True)

@@ -116,3 +116,21 @@ def sample_rate(value) -> float:
 def delta(value) -> float:
     """delta: strictly between 0 and 1."""
     return real("delta", value, high=1.0, open_low=True, open_high=True)
+
+
+def noise_scale(C: float, sigma: float, E: float) -> None:
+    """Refuse noise that single precision cannot hold: it would come out as none, or as infinite."""
+    if sigma > 0 and math.isinf(C):
+        raise ValueError(
+            "max_grad_norm must be finite when there is noise: its scale is max_grad_norm * noise_multiplier"
+        )
+    if sigma > 0 and C < 1e-15:
+        raise ValueError(
+            f"max_grad_norm={C:g} is too small: the squares of norms near it vanish in single precision, and nothing "
+            "would be clipped; bring it nearer to 1"
+        )
+    if sigma > 0 and not 1e-30 < C * sigma / E < 1e30:
+        raise ValueError(
+            f"max_grad_norm={C:g} with noise_multiplier={sigma:g} and expected_batch_size={E:g} makes noise of "
+            f"{C * sigma / E:g}, which single precision cannot hold; bring max_grad_norm nearer to 1"
+        )

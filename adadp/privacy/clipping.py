@@ -47,7 +47,7 @@ def clip_factors(clipping: str | Callable, norms: torch.Tensor, max_grad_norm: f
         Factors of shape (B,), with factor * norm <= C.
 
     Raises:
-        ValueError: a callable returned another shape.
+        ValueError: a callable returned another shape, or (noticed on a CPU) looks at several norms at once.
 
     Guarantees:
         ============================== ==================================================================
@@ -56,6 +56,8 @@ def clip_factors(clipping: str | Callable, norms: torch.Tensor, max_grad_norm: f
         0                              finite (1 for "flat", 100 C for "automatic"); the gradient stays 0
         inf or nan                     0
         any, callable                  what it returns, cut to [0, C / norm]; 0 where it is not finite
+        any, callable that looks at    refused: one example would change the factors of the others; on a card, where
+        several norms at once          nothing can be read, all factors are 0
         any finite, "flat", C = inf    1
         ============================== ==================================================================
 
@@ -64,11 +66,22 @@ def clip_factors(clipping: str | Callable, norms: torch.Tensor, max_grad_norm: f
     """
     if isinstance(clipping, str):  # C / inf is 0; what is left is nan / C and inf / inf
         return CLIPPINGS[clipping](norms, max_grad_norm).nan_to_num_(nan=0.0)
-    factors = torch.as_tensor(clipping(norms), dtype=norms.dtype, device=norms.device)
+    # A careless callable must not break the sensitivity that the noise is made for.
+    factors, halves = _called(clipping, norms, max_grad_norm), norms.split(max(1, (len(norms) + 1) // 2))
+    again = torch.cat([_called(clipping, half, max_grad_norm) for half in halves])
+    alike = torch.isclose(factors, again, rtol=1e-4, atol=0).all()
+    if norms.device.type == "cpu" and not alike:
+        raise ValueError("clipping: the callable must give each norm its factor whatever the other norms are (a mean "
+                         "or a quantile of the batch would let one example change all factors)")  # fmt: skip
+    return torch.where(alike, factors, 0)
+
+
+def _called(clipping: Callable, norms: torch.Tensor, max_grad_norm: float) -> torch.Tensor:
+    """Factors by a callable, which gets norms of its own and may overwrite them, cut to [0, C / norm]."""
+    factors = torch.as_tensor(clipping(norms.clone()), dtype=norms.dtype, device=norms.device)
     if factors.shape != norms.shape:
         raise ValueError(f"clipping: the callable must return one factor an example, shape {tuple(norms.shape)}, "
                          f"got {tuple(factors.shape)}")  # fmt: skip
-    # A careless callable must not break the sensitivity that the noise is made for.
     factors = torch.where(torch.isfinite(factors), factors, 0).clamp(min=0)
     return torch.where(torch.isfinite(norms), torch.minimum(factors, max_grad_norm / norms), 0)
 

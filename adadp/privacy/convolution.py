@@ -10,7 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adadp.privacy.terms import Dense, chunks, doubt, gram_norms, root, row_norms, scale_rows, zero_rows
+from adadp.privacy.terms import (
+    Dense,
+    chunks,
+    doubt,
+    gram_norms,
+    lengths,
+    products,
+    root,
+    row_norms,
+    scale_rows,
+    zero_rows,
+)
 
 
 class Convolution:
@@ -42,9 +53,9 @@ class Convolution:
 
     def _norms_of(self, a: Tensor, g: Tensor) -> Tensor:
         """Norms of a few examples' gradients, which are made and forgotten: the sum will add in another order."""
-        norms = row_norms(torch.bmm(g.mT, a).view(-1, self.shape.numel()))
-        lengths = torch.linalg.vector_norm(a, dim=2) * torch.linalg.vector_norm(g, dim=2)
-        return root(norms.square() + doubt(lengths.view(len(norms), -1).sum(1)))
+        norms = row_norms(products(g.mT, a.mT).view(-1, self.shape.numel()))
+        length = (lengths(a) * lengths(g)).view(len(norms), -1).sum(1)
+        return root(norms.square() + doubt(length, self.positions, self.positions))  # a square has the product twice
 
     def per_example(self) -> Tensor:
         """The per-example gradients, shape (B, *shape)."""

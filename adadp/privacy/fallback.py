@@ -83,7 +83,7 @@ def leaves(x) -> list[Tensor]:
     return found
 
 
-def part(x, index: slice):
+def part(x, index: slice | Tensor):
     """The examples ``index`` of an input."""
     if isinstance(x, dict):
         return {key: value[index] for key, value in x.items()}

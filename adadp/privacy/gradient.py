@@ -76,8 +76,8 @@ class PrivateGradient:
     Guarantees:
         With Poisson sampling one ``backward`` is one use of the subsampled Gaussian mechanism with noise multiplier
         sigma and add/remove neighbours, up to floating-point rounding, provided that neither the model nor the loss
-        lets one example see another. All trainable parameters get noise whether the batch touched them or not: that
-        one was not touched would be news about the data.
+        lets one example see another or, for its values, change places with it. All trainable parameters get noise
+        whether the batch touched them or not: that one was not touched would be news about the data.
 
         ========================================  ==========================================================
         case                                      result
@@ -96,8 +96,10 @@ class PrivateGradient:
         examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone
         a batch statistic of the inputs           noticed likewise, if nothing is random: an example's output is
                                                   another than it is alone; refused
-        the forward pass changes a buffer         refused: it would keep statistics of the data without noise; spectral
-                                                  norms, which follow the weights alone, are taken
+        the forward pass changes a buffer or a    refused: it would keep statistics of the data without noise; spectral
+        frozen parameter                          norms, which follow the weights alone, are taken
+        the forward pass differentiates           taken with ``torch.func``; ``torch.autograd.grad`` is refused
+        a parameter's own hook                    not called: change ``grad`` after ``backward``
         loss uses the model's parameters          refused
         checkpointed block, not reentrant         as any other; its layers' inputs are kept all the same
         autocast, TF32                            norms, sums and noise in the parameters' own precision
@@ -147,7 +149,7 @@ class PrivateGradient:
         arguments.function("loss", loss, "(output, y) -> one value an example")
         if generator is not None and not isinstance(generator, torch.Generator):
             raise TypeError(f"generator must be a torch.Generator or None, got {type(generator).__name__}")
-        _check_noise_scale(max_grad_norm, noise_multiplier, expected_batch_size)
+        arguments.noise_scale(max_grad_norm, noise_multiplier, expected_batch_size)
         fallback.check_model(model)
         self.model, self.loss, self._clipping, self.generator = model, loss, clipping, generator
         self._max_grad_norm, self._noise_multiplier = max_grad_norm, noise_multiplier
@@ -159,6 +161,13 @@ class PrivateGradient:
     noise_multiplier = _fixed("noise_multiplier", "sigma, the noise's standard deviation over C.")
     expected_batch_size = _fixed("expected_batch_size", "E, the divisor.")
     clipping = _fixed("clipping", "Name of the clipping, or the function.")
+
+    def __setstate__(self, state: dict) -> None:
+        """A copy draws noise of its own: where it is the same twice, a difference shows what it hid."""
+        self.__dict__.update(state)
+        if self.generator is not None:
+            self.generator = torch.Generator(self.generator.device)
+            self.generator.seed()
 
     @property
     def steps(self) -> int:
@@ -198,7 +207,7 @@ class PrivateGradient:
         sums: dict[int, Tensor] = {}
         total = 0.0
         for x_part, y_part, keep in self._physical(x, y, mask, size):
-            losses, terms = self._per_example.terms(params, x_part, y_part)
+            losses, terms = self._per_example.terms(params, x_part, y_part, keep)
             with exact(losses.device):
                 factors, counted = self._factors(losses, terms, keep)  # while the pass is still in the cache
                 for p in reversed(params):  # early layers last: most memory is theirs, and by then the rest is free
@@ -240,24 +249,6 @@ class PrivateGradient:
             finite = torch.isfinite(norms)
             keep = finite if keep is None else keep & finite
         return factors if keep is None else torch.where(keep, factors, 0), keep
-
-
-def _check_noise_scale(C: float, sigma: float, E: float) -> None:
-    """Refuse noise that single precision cannot hold: it would come out as none, or as infinite."""
-    if sigma > 0 and math.isinf(C):
-        raise ValueError(
-            "max_grad_norm must be finite when there is noise: its scale is max_grad_norm * noise_multiplier"
-        )
-    if sigma > 0 and C < 1e-15:
-        raise ValueError(
-            f"max_grad_norm={C:g} is too small: the squares of norms near it vanish in single precision, and nothing "
-            "would be clipped; bring it nearer to 1"
-        )
-    if sigma > 0 and not 1e-30 < C * sigma / E < 1e30:
-        raise ValueError(
-            f"max_grad_norm={C:g} with noise_multiplier={sigma:g} and expected_batch_size={E:g} makes noise of "
-            f"{C * sigma / E:g}, which single precision cannot hold; bring max_grad_norm nearer to 1"
-        )
 
 
 def _reusable(grad: Tensor | None, p: Tensor) -> bool:

@@ -38,11 +38,14 @@ class PerExample:
         self._layouts: dict[tuple, tuple[set, bool]] = {}
         self._mixing: dict[tuple, bool] = {}
 
-    def terms(self, params: list[Tensor], x, y: Tensor) -> tuple[Tensor, dict[int, object]]:
-        """Losses, shape (B,), and a term for each of ``params`` that was used, by the parameter's id."""
+    def terms(self, params: list[Tensor], x, y: Tensor, keep: Tensor | None) -> tuple[Tensor, dict[int, object]]:
+        """Losses, shape (B,), and a term for each of ``params`` that was used, by the parameter's id.
+
+        ``keep``: which examples are none of padding (None: all).
+        """
         while True:
             ruled = [p for p in params if id(p) not in self.without_rule]
-            tried = self._try(ruled, x, y)
+            tried = self._try(ruled, x, y, keep)
             losses, terms, strange = self._forward_backward(ruled, x, y, tried)
             if not strange:
                 break
@@ -87,10 +90,11 @@ class PerExample:
             found = {id(p) for p in ruled}
         return found
 
-    def _try(self, ruled: list[Tensor], x, y: Tensor) -> tuple[set, bool, bool]:
+    def _try(self, ruled: list[Tensor], x, y: Tensor, keep: Tensor | None) -> tuple[set, bool, bool]:
         """What trial.py finds, once for every shape of input: layouts of one example, randomness, mixing.
 
-        A trial that could not see whether examples mix is made again at the next step.
+        A trial that could not see whether examples mix is made again at the next step: where a gradient was zero, or
+        the few were all alike, as padding is.
         """
         key, few = self._situation(ruled, x), min(FEW, len(y))
         known = few < 2 or (few, *key) in self._mixing
@@ -100,10 +104,11 @@ class PerExample:
             self._layouts[key] = layout_of_one(self.model, ruled, x)
         if known:
             return *self._layouts[key], self._mixing.get((few, *key), False)
-        part = fallback.part(x, slice(0, few)), y[:few]
+        first = slice(0, few) if keep is None or keep.is_meta else keep.sort(descending=True, stable=True)[1][:few]
+        part = fallback.part(x, first), y[first]
         with _uncompiled():
             mixing, seen = mixes(self.model, self.loss, ruled, *part, self._layouts[key])
-        if seen:
+        if seen and (y.is_meta or any(bool((t[1:] != t[:1]).any()) for t in fallback.leaves(part[0]))):
             self._mixing[few, *key] = mixing
         return *self._layouts[key], mixing
 

@@ -68,7 +68,12 @@ class Recorder(TorchFunctionMode):
                 "model: an embedding is called with max_norm, which rescales the rows that the data look up, without "
                 "noise; use max_norm=None"
             )
-        if func not in RULES or not RULES[func][2](*args, **kwargs):
+        if func is torch.autograd.grad and not _transformed():
+            raise ValueError(
+                "model: the forward pass calls torch.autograd.grad, and what that does with the parameters cannot be "
+                "followed; use torch.func.grad there"
+            )
+        if func not in RULES or not RULES[func][2](*args, **kwargs) or _transformed():
             return func(*args, **kwargs)
         return self._layer(func, args, kwargs)
 
@@ -97,6 +102,15 @@ class Recorder(TorchFunctionMode):
         call.version = call.input._version
         self.calls.append(call)
         return out
+
+
+def _transformed() -> bool:
+    """Whether one of torch.func's transforms is at work, which calls by itself what it then differentiates."""
+    try:
+        torch.empty(0).requires_grad_()
+    except RuntimeError:  # forbidden there
+        return True
+    return False
 
 
 _TOKEN = torch.zeros((), requires_grad=True)  # makes a root need a gradient; receives none

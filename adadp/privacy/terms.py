@@ -9,10 +9,14 @@ Bu et al., arXiv 2210.00038).
 Shapes: B examples, T positions an example (time, pixels), I inputs, O outputs.
 """
 
+import math
+
 import torch
 from torch import Tensor
 
-GUARD = 8  # roundings that a sum of squares is trusted with; costs a norm of T positions at most 4 T of them
+GUARD = 8  # roundings that a sum of squares is trusted with, besides those inside of products
+BLOCK = 128  # terms of a product that are added in a row: what is small beside the sum so far gets lost
+LONG = 4096  # elements of a row whose squares are added in a row
 CHUNK = {"cpu": 1 << 18, "cuda": 1 << 26}  # elements of scratch: a core's cache, a small part of a card
 
 
@@ -82,8 +86,17 @@ def chunks(n: int, elements: int, device: torch.device) -> list[slice]:
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """2-norm over everything but the first dimension, shape (B,)."""
-    return torch.linalg.vector_norm(as_rows(rows), dim=1)
+    """2-norm over everything but the first dimension, shape (B,); of a long row from the norms of its parts."""
+    rows = as_rows(rows)
+    if rows.shape[1] <= LONG:
+        return lengths(rows)
+    whole = rows.shape[1] // LONG * LONG
+    return lengths(torch.cat([lengths(rows[:, :whole].unflatten(1, (-1, LONG))), lengths(rows[:, None, whole:])], 1))
+
+
+def lengths(rows: Tensor) -> Tensor:
+    """2-norms along the last dimension, with what the squares of tiny numbers, which vanish, may have been."""
+    return torch.linalg.vector_norm(rows, dim=-1) + math.sqrt(torch.finfo(rows.dtype).tiny * rows.shape[-1])
 
 
 def as_rows(values: Tensor) -> Tensor:
@@ -93,9 +106,22 @@ def as_rows(values: Tensor) -> Tensor:
 
 def gram_norms(a: Tensor, g: Tensor) -> Tensor:
     """|sum_t g_t a_t^T|, shape (B,): its square is the sum over t, s of (a_t . a_s)(g_t . g_s)."""
-    aa, gg = torch.bmm(a, a.mT), torch.bmm(g, g.mT)
-    length = torch.sqrt(aa.diagonal(dim1=1, dim2=2) * gg.diagonal(dim1=1, dim2=2)).sum(1)
-    return root(aa.mul_(gg).sum((1, 2)) + doubt(length))
+    squares = products(a, a).mul_(products(g, g)).sum((1, 2))
+    return root(squares + doubt((lengths(a) * lengths(g)).sum(1), a.shape[2], g.shape[2]))
+
+
+def products(a: Tensor, b: Tensor) -> Tensor:
+    """Products of all rows of ``a``, (B, T, n), with all of ``b``, (B, S, n), added up block by block: (B, T, S)."""
+    step = _block(a.shape[2])
+    found = torch.bmm(a[..., :step], b[..., :step].mT)
+    for i in range(step, a.shape[2], step):
+        found += torch.bmm(a[..., i : i + step], b[..., i : i + step].mT)
+    return found
+
+
+def _block(terms: int) -> int:
+    """How many terms of a product are added in a row: few, and few such sums."""
+    return max(BLOCK, math.isqrt(terms))
 
 
 def zero_rows(rows: Tensor, keep: Tensor | None) -> Tensor:
@@ -108,13 +134,19 @@ def scale_rows(rows: Tensor, factors: Tensor, keep: Tensor | None) -> Tensor:
     return zero_rows(rows, keep) * factors.view(-1, *[1] * (rows.dim() - 1))
 
 
-def doubt(length: Tensor) -> Tensor:
+def doubt(length: Tensor, *terms: int) -> Tensor:
     """What rounding may have taken from a squared norm, when the parts that it was summed from are so long together.
 
     Where an example's positions cancel each other, the squares are differences of large numbers, and without this the
     norm could come out as zero while the sum, which is not squared, holds a gradient far longer than C.
+
+    Args:
+        length: 2-norms of the parts, added up.
+        *terms: how many each of the :func:`products` added that are factors of the square; every addition can lose half
+            a unit of the last digit.
     """
-    return length.square() * (GUARD * torch.finfo(length.dtype).eps)
+    inside = sum(min(n, _block(n)) + n / _block(n) for n in terms) / 2
+    return length.square() * ((GUARD + inside) * torch.finfo(length.dtype).eps)
 
 
 def root(squares: Tensor) -> Tensor:

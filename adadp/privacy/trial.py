@@ -121,15 +121,16 @@ def _as_it_was(model: nn.Module, devices: list[torch.device]) -> Iterator[None]:
     """Leave the random numbers and the model's buffers as they are.
 
     Raises:
-        ValueError: a buffer changed that would hold statistics of the data.
+        ValueError: a buffer or a frozen parameter changed, which would hold statistics of the data.
     """
+    frozen = [(name, p, p._version) for name, p in model.named_parameters() if not p.requires_grad]
     homes = {name: module._buffers for name, module in model.named_modules() if module._buffers}
     before = [
         (home, at, key, b, b._version, b.clone()) for home, kept in homes.items() for at, key, b in _tensors(kept)
     ]
     with torch.random.fork_rng(devices):
         yield
-    changed = []
+    changed = [name for name, p, version in frozen if p._version != version]
     for home, kept, key, buffer, version, value in before:
         if kept[key] is not buffer or buffer._version != version:
             changed.append(f"{home}.{key}" if home else key)
@@ -138,8 +139,8 @@ def _as_it_was(model: nn.Module, devices: list[torch.device]) -> Iterator[None]:
             kept[key] = buffer
     if told := [name for name in changed if name not in _harmless(model)]:
         raise ValueError(
-            f"model: the forward pass changes the buffer {told[0]!r}, which would hold statistics of the data without "
-            "noise; keep buffers as they are while training (in evaluation mode, or with statistics of public data)"
+            f"model: the forward pass changes {told[0]!r}, which would hold statistics of the data without noise; keep "
+            "buffers and frozen parameters as they are (in evaluation mode, or with statistics of public data)"
         )
 
 
