@@ -1,6 +1,8 @@
 """The state of a training run and the steps that change it: what :func:`adadp.training.train` goes through, and what
 its checkpoint holds."""
 
+import hashlib
+import warnings
 from itertools import islice
 from typing import Any
 
@@ -27,6 +29,7 @@ class TrainingRun:
         self.model, self.optimizer, self.gradient, self.loss = model.to(device), optimizer, gradient, loss
         self.data, self.size = data, len(data.x_train)
         self.x, self.y = data.x_train.to(device), data.y_train.to(device)
+        self._source = self.noise_source()  # before anything is drawn
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self.generator = generator
@@ -44,7 +47,7 @@ class TrainingRun:
         """Count with ``spending``, before the first step."""
         self.spending = spending
         if self.gradient is not None:
-            spending.begin(self._identity())
+            spending.begin(self._identity(), source=self._source)
         self.history.privacy = spending.privacy
 
     def one_epoch(self, batches, bar) -> None:
@@ -111,6 +114,27 @@ class TrainingRun:
             own.append(torch.cuda.default_generators[self.x.device.index])
         return [g for g in own if g is not None]
 
+    def noise_source(self) -> str:
+        """A checksum of the source of noise as it is now; empty where there is none."""
+        if self.gradient is None or not self.gradient.noise_multiplier:
+            return ""
+        own = getattr(self.gradient, "generator", None)
+        if own is None:
+            cards, here = torch.cuda.default_generators, self.x.device
+            own = cards[here.index] if self.x.is_cuda else torch.default_generator
+        return settings.checksum(own.get_state())
+
+    def _draw_afresh(self, path) -> None:
+        """Noise and batches from new sources: what was released past the checkpoint is not to be seen again."""
+        warnings.warn(
+            f"checkpoint {path}: this training was carried on from here before, and what was released then cannot be "
+            "released again; it goes on with new noise and new batches, and epsilon counts both",
+            stacklevel=4,
+        )
+        self.gradient.generator = torch.Generator(self.x.device)
+        for generator in (self.gradient.generator, self.generator):
+            generator.seed()
+
     def _settings(self) -> dict:
         """What a later call must share to continue this run; the rest is in its name and in its privacy."""
         x, y, middle = self.data.x_train, self.data.y_train, self.size // 2
@@ -126,7 +150,8 @@ class TrainingRun:
     def _identity(self) -> str:
         """A checksum by which a resumed run knows itself: where the weights and the randomness begin."""
         weights = [t for t in self.model.state_dict().values() if isinstance(t, Tensor)]
-        return f"{self.name}: {settings.checksum(*weights, *(g.get_state() for g in self._generators()))}"
+        where = settings.checksum(*weights, *(g.get_state() for g in self._generators()))
+        return f"{self.name}: {where} {hashlib.sha256(repr(self.settings).encode()).hexdigest()[:12]}"
 
     def save(self, path) -> None:
         """Everything needed to continue, atomically."""
@@ -172,7 +197,8 @@ class TrainingRun:
             ) from error
         self.step, self.epoch, self.history = state["step"], state["epoch"], history
         self.begun = self.step
-        self.spending.take_up(state.get("spending"), self.step)
+        if self.spending.take_up(state.get("spending"), self.step, self.total):
+            self._draw_afresh(path)
         history.privacy = self.spending.privacy
 
 

@@ -64,7 +64,9 @@ def train(
             learning-rate scheduler is taken too and stepped once an epoch. A callback with ``state_dict`` and
             ``load_state_dict`` is stored in the checkpoint.
         checkpoint: a file that holds everything needed to continue, rewritten after every epoch. A call with the same
-            arguments continues from it and ends as if it had never been interrupted; it is deleted at the end.
+            arguments continues from it and ends as if it had never been interrupted; it is deleted at the end. Where
+            ``gradient`` knows that the training came to its end before, or that another one has drawn from its noise
+            since, it goes on with new noise and batches, and epsilon counts both.
         keep_checkpoint: leave it there, for who stores the outcome first and deletes it afterwards.
 
     Returns:
@@ -79,7 +81,8 @@ def train(
 
     Warns:
         UserWarning: the sampler is not the Poisson sampling that epsilon assumes; ``gradient`` was used outside of
-            ``train``, which epsilon then does not count (``history.privacy`` says so as well); its
+            ``train``, which epsilon then does not count (``history.privacy`` says so as well), or draws the noise of an
+            earlier training again; its
             ``expected_batch_size`` is not the sampler's; ``optimizer`` leaves out trainable parameters.
 
     >>> data = Dataset(torch.randn(20, 3), torch.arange(20) % 2, torch.randn(4, 3), torch.arange(4) % 2)
@@ -117,7 +120,7 @@ def train(
                 if checkpoint is not None and (keep_checkpoint or not last):
                     run.save(checkpoint)
     finally:
-        run.spending.end(run.begun)
+        run.spending.end(run.begun, run.noise_source())
     if checkpoint is not None and not keep_checkpoint:
         Path(checkpoint).unlink(missing_ok=True)
     return run.history

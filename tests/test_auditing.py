@@ -150,6 +150,18 @@ def test_audit_one_run_on_adadp():
     assert audit_one_run(steps=4, noise_multiplier=4.0, canaries=100).sample_size == 100
 
 
+@pytest.mark.parametrize("canaries", [11, 15, 19, 27])
+def test_no_canary_is_guessed_both_in_and_out(canaries):
+    """So little noise that guessing all of them looks best; an odd one is passed over."""
+    run = audit_one_run(canaries=canaries, noise_multiplier=0.1)
+    assert 2 * run.evidence["each"] <= canaries
+
+
+def test_half_an_iteration_is_refused():
+    with pytest.raises(ValueError, match="steps must be even"):
+        audit_one_run(steps=3)
+
+
 def test_audit_epsilon():
     canary = audit_epsilon(noise_multiplier=1.0, observations=500)
     assert 2 < canary.bound < canary.limit == pytest.approx(4.377, abs=1e-3) and canary.unit == "epsilon"

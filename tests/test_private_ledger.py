@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -177,6 +178,102 @@ def test_a_ledger_takes_over_only_what_it_does_not_hold():
     ]:
         ledger.take_up(stored, step=5)
         assert ledger.steps == steps and [r["steps"] for r in ledger.releases] == releases
+
+
+# --- the same noise twice ---------------------------------------------------------------------------------------
+
+
+def noisy(gradient):
+    """Every gradient that is released from now on, flat, in a list that grows."""
+    found, backward = [], gradient.backward
+
+    def noted(*args, **kwargs):
+        loss = backward(*args, **kwargs)
+        found.append(torch.cat([p.grad.flatten().clone() for p in gradient.model.parameters()]))
+        return loss
+
+    gradient.backward = noted
+    return found
+
+
+def copied(path, where):
+    """A callback that keeps the checkpoint of epoch 1."""
+
+    def callback(epoch, **_):
+        if epoch == 2:
+            where.write_bytes(path.read_bytes())
+
+    return callback
+
+
+def test_a_finished_training_that_is_carried_on_from_the_middle_draws_new_noise(tmp_path):
+    """The fork of epoch 1 goes another way than the training did: with the same noise their difference has none."""
+    path, fork, model = tmp_path / "c.pt", tmp_path / "fork.pt", linear()
+    gradient = private(model)
+    first = noisy(gradient)
+    whole = run(model, gradient=gradient, callbacks=[copied(path, fork)], checkpoint=path)
+    with pytest.warns(UserWarning, match="new noise and new batches, and epsilon counts both"):
+        history = run(model, gradient=gradient, checkpoint=fork)
+    assert len(first) == 30 and gradient.steps == 30
+    assert not any(torch.equal(a, b) for a, b in zip(first[10:20], first[20:], strict=True))
+    assert history.rows[0] == whole.rows[0] and history.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=30)
+    assert [r["steps"] for r in gradient.ledger.releases] == [10, 20]
+    assert run(model, gradient=gradient).rows[-1]["epsilon"] == epsilon(**KNOWN, steps=50)
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own generator", "torch's generator"])
+def test_noise_that_another_training_drew_in_between_is_not_drawn_again(tmp_path, own):
+    path, model, other = tmp_path / "c.pt", linear(), linear(1)
+    torch.manual_seed(3)
+    gradient, second = private(model), private(other)
+    second.generator = gradient.generator
+    if not own:
+        gradient.generator = second.generator = None
+    with pytest.raises(Stop):
+        run(model, gradient=gradient, sampling=PoissonSampling(0.1, 50), callbacks=[stop_after(3)], checkpoint=path)
+    run(other, gradient=second)
+    with pytest.warns(UserWarning, match="new noise and new batches"):
+        history = run(model, gradient=gradient, sampling=PoissonSampling(0.1, 50), checkpoint=path)
+    assert gradient.steps == 60 and history.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=60)
+
+
+def test_carried_on_with_new_noise_and_interrupted_again_everything_counts(tmp_path):
+    """The checkpoint that is left would bring the first noise back."""
+    path, fork, model = tmp_path / "c.pt", tmp_path / "fork.pt", linear()
+    gradient = private(model)
+    run(model, gradient=gradient, callbacks=[copied(path, fork)], checkpoint=path)
+    kept = fork.read_bytes()
+    with pytest.warns(UserWarning, match="new noise"), pytest.raises(Stop):
+        run(model, gradient=gradient, callbacks=[stop_after(2)], checkpoint=fork)
+    fork.write_bytes(kept)
+    with pytest.warns(UserWarning, match="new noise"):
+        history = run(model, gradient=gradient, checkpoint=fork)
+    assert gradient.steps == 40 and history.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=40)
+
+
+def test_trainings_that_differ_in_settings_alone_are_two(tmp_path):
+    """From the same weights and seeds, with another lr: both count, and that they share their noise is said."""
+    model, generator = linear(), torch.Generator()
+    gradient = private(model)
+    gradient.generator = generator
+
+    def again(lr, name, **more):
+        with torch.no_grad():
+            model.weight.copy_(linear().weight)
+        generator.manual_seed(5)
+        torch.manual_seed(5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        sampling = PoissonSampling(0.1, 30)
+        return run(model, optimizer, gradient=gradient, sampling=sampling, checkpoint=tmp_path / name, **more)
+
+    for lr, name in ((0.1, "a"), (1.0, "b")):
+        with warnings.catch_warnings(record=True) as told, pytest.raises(Stop):
+            warnings.simplefilter("always")
+            again(lr, name, callbacks=[stop_after(2)])
+        assert [str(w.message)[:40] for w in told] == ["an earlier training of this gradient drew"[:40]] * (name == "b")
+    with pytest.warns(UserWarning, match="drew the same noise"):
+        history = again(0.1, "a")
+    assert history.privacy["earlier"][0]["steps"] == 20 and gradient.steps == 50
 
 
 # --- old gradients, and parameters that are not the model's -----------------------------------------------------

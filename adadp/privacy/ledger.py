@@ -10,7 +10,8 @@ class Ledger:
     Attributes:
         steps: all of them.
         releases: one dictionary for each training by :func:`adadp.train` that has ended or was interrupted: run (a
-            checksum by which a resumed one is recognised), sampler, sample_rate, noise_multiplier, steps.
+            checksum by which a resumed one is recognised), sampler, sample_rate, noise_multiplier, steps, and checksums
+            of the source of its noise before (drawn_from) and after it (left).
     """
 
     steps: int = 0
@@ -25,7 +26,28 @@ class Ledger:
         """Note what a training has released; ``steps`` has counted it already."""
         self.releases.append(release)
 
-    def take_up(self, stored: dict, step: int) -> None:
+    def beyond(self, run: str, step: int, total: int, source: str) -> int:
+        """How many gradients of a training were released past its checkpoint and will not be those of the resumed one.
+
+        An interrupted training is released again bit for bit. One that had come to its end is not, since whoever goes
+        back in it has something else in mind; nor is one from whose noise somebody has drawn since. (That the source
+        was set back to where the training began changes nothing.)
+
+        Args:
+            run: the training.
+            step: where its checkpoint stands.
+            total: its gradients in all.
+            source: checksum of the source of its noise, as it is now.
+        """
+        drawn = {r.get("drawn_from") for r in self.releases if r["run"] != run}
+
+        def again(release: dict) -> bool:
+            left, start = release.get("left"), release.get("drawn_from")
+            return release["steps"] < total and source in (left, start) and left not in drawn
+
+        return sum(max(0, r["steps"] - step) for r in self.releases if r["run"] == run and not again(r))
+
+    def take_up(self, stored: dict, step: int, beyond: int = 0) -> None:
         """Go on from a checkpoint that was written ``step`` gradients into a training.
 
         What this ledger holds of the same training is released again bit for bit, so it counts once; a ledger that
@@ -33,10 +55,13 @@ class Ledger:
 
         Args:
             stored: run, steps and releases: the training, and the ledger without its gradients.
+            beyond: gradients past the checkpoint that are not released again, and count as a training of their own.
         """
         mine = [r for r in self.releases if r["run"] == stored["run"]]
         self.releases = [r for r in self.releases if r["run"] != stored["run"]]
-        self.steps += step - sum(r["steps"] for r in mine)
+        if beyond:
+            self.add(mine[-1] | {"run": f"{stored['run']} past {step}", "steps": beyond, "drawn_from": None})
+        self.steps += step + beyond - sum(r["steps"] for r in mine)
         if not mine:
             held = {r["run"] for r in self.releases}
             self.releases += [r for r in stored["releases"] if r["run"] not in held]

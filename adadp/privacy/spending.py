@@ -32,20 +32,42 @@ class Spending:
                 "noise_multiplier": float(gradient.noise_multiplier),
                 "sample_rate": sampling.rate(size),
             }
+        self._afresh = False  # noise that an older checkpoint cannot bring back
         self.begin("")
 
-    def begin(self, run: str, step: int = 0) -> None:
-        """Start to count for the training named ``run``, which stands at ``step``."""
-        self.run, self._before = run, self.ledger.steps - step
+    def begin(self, run: str, step: int = 0, source: str = "") -> None:
+        """Start to count for the training named ``run``, which stands at ``step``.
+
+        Args:
+            source: checksum of the source of its noise.
+
+        Warns:
+            UserWarning: another training drew the same noise.
+        """
+        self.run, self._before, self._source = run, self.ledger.steps - step, source
         self._earlier = list(self.ledger.releases)
+        if source and any(r["run"] != run and r.get("drawn_from") == source for r in self._earlier):
+            warnings.warn(
+                "an earlier training of this gradient drew the same noise (its generator was set back): the difference "
+                "of the two shows what the noise hid, and no epsilon holds for both",
+                stacklevel=5,
+            )
         self._others = self._before - self.ledger.known
 
-    def take_up(self, stored: dict | None, step: int) -> None:
-        """Continue from a checkpoint; None: it was written before there were ledgers."""
+    def take_up(self, stored: dict | None, step: int, total: int) -> bool:
+        """Continue from a checkpoint; None: it was written before there were ledgers.
+
+        Returns:
+            whether noise and batches must be drawn afresh: what was released past the checkpoint is not released again.
+        """
         if self.privacy["noise_multiplier"] is None:
-            return
-        self.ledger.take_up(stored or {"run": self.run, "steps": 0, "releases": []}, step)
-        self.begin(stored["run"] if stored else self.run, step)
+            return False
+        stored = stored or {"run": self.run, "steps": 0, "releases": []}
+        beyond = self.ledger.beyond(stored["run"], step, total, self._source)
+        self.ledger.take_up(stored, step, beyond)
+        self.begin(stored["run"], step, stored.get("source", ""))
+        self._afresh = beyond > 0
+        return self._afresh
 
     def differing(self, privacy: dict) -> list[str]:
         """Names of what another run's ``privacy`` assumes otherwise of its own gradients."""
@@ -55,7 +77,8 @@ class Spending:
 
     def state_dict(self, step: int) -> dict:
         """For the checkpoint: the training, and the ledger without its ``step`` gradients."""
-        return {"run": self.run, "steps": max(self._before, self.ledger.steps - step), "releases": self._earlier}
+        before = max(self._before, self.ledger.steps - step)
+        return {"run": self.run, "steps": before, "releases": self._earlier, "source": self._source}
 
     def look(self, step: int, *, stacklevel: int = 4) -> None:
         """Put what was released besides this training's gradients into ``privacy``, and warn of what is not counted."""
@@ -85,15 +108,19 @@ class Spending:
         parts = [(r["noise_multiplier"], r["sample_rate"], r["steps"]) for r in releases]
         return composed_epsilon(parts, **{n: self.privacy[n] for n in ("delta", "accountant", "neighbors")})
 
-    def end(self, begun: int) -> None:
+    def end(self, begun: int, source: str = "") -> None:
         """Leave what was released to the ledger, for the next training; also after an interruption.
 
         Args:
             begun: gradients of this training that were at least begun.
+            source: checksum of the source of its noise.
         """
         if self.privacy["noise_multiplier"] is None:
             return
         taken = min(self.ledger.steps - self._before, begun)
         if taken > 0:
             names = ("sampler", "sample_rate", "noise_multiplier")
-            self.ledger.add({"run": self.run, **{n: self.privacy[n] for n in names}, "steps": taken})
+            sources = (
+                {"drawn_from": None, "left": None} if self._afresh else {"drawn_from": self._source, "left": source}
+            )
+            self.ledger.add({"run": self.run, **{n: self.privacy[n] for n in names}, "steps": taken, **sources})
