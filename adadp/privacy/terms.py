@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 GUARD = 8  # roundings that a sum of squares is trusted with, besides those inside of products
-BLOCK = 128  # terms of a product that are added in a row: what is small beside the sum so far gets lost
+BLOCK = 256  # terms of a product that are added in a row: what is small beside the sum so far gets lost
 LONG = 4096  # elements of a row whose squares are added in a row
 CHUNK = {"cpu": 1 << 18, "cuda": 1 << 26}  # elements of scratch: a core's cache, a small part of a card
 
@@ -106,8 +106,10 @@ def as_rows(values: Tensor) -> Tensor:
 
 def gram_norms(a: Tensor, g: Tensor) -> Tensor:
     """|sum_t g_t a_t^T|, shape (B,): its square is the sum over t, s of (a_t . a_s)(g_t . g_s)."""
-    squares = products(a, a).mul_(products(g, g)).sum((1, 2))
-    return root(squares + doubt((lengths(a) * lengths(g)).sum(1), a.shape[2], g.shape[2]))
+    aa, gg = products(a, a), products(g, g)
+    tiny, (i, o) = torch.finfo(a.dtype).tiny, (a.shape[2], g.shape[2])
+    along = [(x.diagonal(dim1=1, dim2=2) + tiny * n).sqrt() for x, n in ((aa, i), (gg, o))]  # as in lengths
+    return root(aa.mul_(gg).sum((1, 2)) + doubt((along[0] * along[1]).sum(1), i, o))
 
 
 def products(a: Tensor, b: Tensor) -> Tensor:
