@@ -18,7 +18,7 @@ def write_atomic(path: str | os.PathLike, data: bytes | str) -> None:
     """Write ``data`` to ``path`` so that a reader sees the old file or the new one, never a part of either.
 
     Args:
-        path: target file; its folder is made if it is missing.
+        path: target file; its folder is made if it is missing. A link stays one: what it leads to is written.
         data: bytes, or text that is written as UTF-8.
 
     Raises:
@@ -33,6 +33,8 @@ def write_atomic(path: str | os.PathLike, data: bytes | str) -> None:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_symlink():
+        target = Path(os.path.realpath(target))
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:

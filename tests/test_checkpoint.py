@@ -33,6 +33,15 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
 
 
+def test_a_link_stays_a_link_and_what_it_leads_to_is_written(tmp_path):
+    real, link = tmp_path / "disk" / "real.json", tmp_path / "link.json"
+    checkpoint.write_atomic(real, "old")
+    link.symlink_to(real)
+    checkpoint.write_atomic(link, "new")
+    assert link.is_symlink() and real.read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["disk", "link.json", "real.json"]
+
+
 def test_checkpoint_round_trip_is_exact(tmp_path):
     state = {"w": torch.randn(3, 2), "n": 3, "rows": [{"lr": 0.1, "error": float("inf")}], "rng": torch.get_rng_state()}
     checkpoint.save(tmp_path / "c.pt", state)

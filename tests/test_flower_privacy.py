@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 from federated_helpers import PRIVACY, SIZES, net, sgd
-from flower_helpers import again, changed, in_process, poisoned, run, weights
-from flwr.app import MetricRecord
+from flower_helpers import again, changed, in_process, poisoned, run, stop_after, weights
+from flwr.app import ConfigRecord, MetricRecord
 
 import adadp
 from adadp import checkpoint as checkpoints
+from adadp import locks
 from adadp.federated import NoUsableClient, client_statements
 from adadp.federated.client import ClientReport
 from adadp.federated.flower import ledger, records
@@ -127,6 +128,46 @@ def test_a_round_that_fails_makes_every_epsilon_a_lower_bound(federation, tmp_pa
     assert [" or more, " in text for text in client_statements(history, short=True)] == [True] * 3
 
 
+def cut_off(grid, how):
+    """A callback: the next round fails, or the server is killed in it, when the clients have trained."""
+    clients, ordinary = dict.fromkeys((100, 101), lambda order, answer: answer()[:0]), grid.send_and_receive
+
+    def killed(messages, **choices):
+        ordinary(messages, **choices)
+        raise KeyboardInterrupt
+
+    return lambda **_: grid.faults.update(clients) if how == "fails" else setattr(grid, "send_and_receive", killed)
+
+
+@pytest.mark.parametrize("how", ["fails", "killed"])
+def test_a_server_that_comes_back_knows_whom_it_had_told_to_train(federation, tmp_path, monkeypatch, how):
+    strategy, grid, task = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=2)
+    file, kept = tmp_path / "checkpoint.pt", []
+    with pytest.raises(NoUsableClient if how == "fails" else KeyboardInterrupt):
+        run(strategy, grid, 3, checkpoint=file, callbacks=[cut_off(grid, how)])
+    grid.faults.clear()
+    grid.__dict__.pop("send_and_receive", None)
+    del grid.nodes[100]  # gone for good: what the round cut off cost it is never told
+    keep = lambda history, **_: kept.append(History.from_json(history.to_json()))  # noqa: E731
+    with pytest.raises(KeyboardInterrupt):
+        run(again(task, min_clients=2, join_timeout=1.0), grid, 3, checkpoint=file, callbacks=[keep, stop_after(2)])
+    run(again(task, min_clients=2, join_timeout=1.0), grid, 3, checkpoint=file, callbacks=[keep])
+    assert [len(history.rows) for history in kept] == [2, 3]
+    for history in kept:
+        assert history.privacy["unheard"] == [0]
+        assert [" or more, " in text for text in client_statements(history, short=True)] == [True, False, False]
+    assert dict(kept[0].rows[1]["spent"])[1] == spent(task, 1, 3), "its own ledger counts the round cut off"
+
+
+def test_a_checkpoint_without_a_round_is_not_written(federation, tmp_path):
+    """Without a seed in the task it would keep a server that starts again from its own run."""
+    strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=3)
+    grid.silent.add(101)
+    with pytest.raises(NoUsableClient):
+        run(strategy, grid, 2, checkpoint=tmp_path / "checkpoint.pt")
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
 def test_a_client_that_crashes_in_training_or_whose_answer_is_lost_has_spent(federation, tmp_path):
     class Crash(Exception):
         pass
@@ -189,6 +230,25 @@ def test_a_damaged_ledger_is_an_error_and_never_a_fresh_start(tmp_path, how):
     with pytest.raises(RuntimeError, match="ledger is not a privacy ledger that can be read: what was spent is unk"):
         ledger.spend(path, training, 40, delta=1e-5)
     assert before is None or path.read_bytes() == before
+
+
+def test_all_names_of_a_ledger_are_one_ledger(tmp_path):
+    real, link, training = tmp_path / "disk" / "ledger", tmp_path / "link", LocalTraining(sgd, 4, privacy=PRIVACY)
+    link.symlink_to(real)
+    spend = lambda path: ledger.spend(path, training, 40, delta=1e-5)  # noqa: E731
+    values = [spend(path) for path in (real, link, real)]
+    assert values == [spend(tmp_path / "other") for _ in range(3)] and link.is_symlink()
+    with locks.locked(real.with_name(".ledger.lock"), wait=False) as free:
+        assert free and not (tmp_path / ".link.lock").exists()
+
+
+def test_a_folder_that_is_not_there_now_is_an_error_and_nothing_is_made_in_its_place(tmp_path):
+    (tmp_path / "ledgers").symlink_to(tmp_path / "not mounted")
+    (tmp_path / "ledger").symlink_to(tmp_path / "not mounted" / "ledger")
+    for path in (tmp_path / "ledgers" / "mine", tmp_path / "ledger"):
+        with pytest.raises((RuntimeError, OSError)):
+            ledger.spend(path, LocalTraining(sgd, 4, privacy=PRIVACY), 40, delta=1e-5)
+    assert not (tmp_path / "not mounted").exists()
 
 
 def test_two_that_spend_at_once_lose_no_entry(tmp_path, monkeypatch):
@@ -254,6 +314,23 @@ def test_bfloat16_is_refused_in_words(federation):
     with pytest.raises(TypeError, match="use a float32 model"):
         run(strategy, grid, 1)
     assert grid.asked == [], "nobody has been waited for"
+
+
+@pytest.mark.parametrize(
+    "told", [{"lr": "fast"}, {"epsilon": "none"}, {"num-examples": True}, {"lrs": ["a"]}, {"error": b"x"}, {}]
+)
+def test_an_answer_that_tells_something_else_than_numbers_is_refused(federation, tmp_path, log, told):
+    strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path)
+
+    def odd(order, answer):
+        (reply,) = answer()
+        reply.content["metrics"] = ConfigRecord(dict(reply.content["metrics"]) | told)
+        return [reply]
+
+    grid.faults[101] = odd
+    (row,) = run(strategy, grid, 1)
+    assert row["refused"] == [1] and row["clients"] == [0, 2]
+    assert any("client 1 is refused: the reply is not one of adadp" in line for line in log)
 
 
 def test_reports_survive_the_wire_and_flower_can_read_them():

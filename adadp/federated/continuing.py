@@ -50,6 +50,7 @@ def restore(loop, path: str | Path) -> History:
         for ledger, saved in zip(loop.ledgers or [], state["ledgers"] or [], strict=True):
             ledger.load_state_dict(saved)
         loop._lrs, loop._done = state["lrs"], state.get("done", len(history.rows))
+        loop._unheard |= set(history.privacy.get("unheard", ()))
         for generator, saved in zip(_generators(loop), state.get("generators", []), strict=False):
             generator.set_state(saved)
     except (LookupError, TypeError, ValueError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +69,8 @@ class Coordinator(ABC):
         self.ledgers = None
         self._seed, self._done = seed, 0
         self._lrs: list[list[float] | None] = [None] * len(sizes)
+        self._unheard: set[int] = set()  # clients told to train that have not said since what they spent
+        self._keep: Callable[[], None] = lambda: None
 
     def run(
         self,
@@ -103,6 +105,7 @@ class Coordinator(ABC):
         history = History() if checkpoint is None or not Path(checkpoint).exists() else restore(self, checkpoint)
         if len(history.rows) > rounds:
             raise ValueError(f"rounds={rounds} is less than the {len(history.rows)} that checkpoint {checkpoint} holds")
+        self._keep = lambda: self._write(checkpoint, history)
         history.privacy = self._assumptions(history)
         last = self._done - len(history.rows) + rounds
         with progress_bar(rounds, initial=len(history.rows), show=progress, unit="round") as bar:
@@ -112,15 +115,19 @@ class Coordinator(ABC):
                 except NoUsableClient as error:
                     history.privacy, error.history = self._assumptions(history), history  # a failed round costs as well
                     raise
-                history.privacy = self._assumptions(history)
-                if checkpoint is not None:
-                    checkpoints.save(checkpoint, state_of(self, history))
+                self._keep()
                 for callback in callbacks:
                     callback(round=number, model=self.model, history=history)
                 bar.update()
         if checkpoint is not None and not keep_checkpoint:
             Path(checkpoint).unlink(missing_ok=True)
         return history
+
+    def _write(self, checkpoint: str | Path | None, history: History) -> None:
+        """Bring what the epsilons assume up to date, and write the checkpoint where one is wanted."""
+        history.privacy = self._assumptions(history)
+        if checkpoint is not None and history.rows:  # before the first round there is nothing to go on from
+            checkpoints.save(checkpoint, state_of(self, history))
 
     @abstractmethod
     def _round(self, number: int) -> dict:

@@ -18,7 +18,7 @@ def spend(path: str | Path, training: LocalTraining, examples: int, *, delta: fl
     Called before the data are touched: a round that is killed, or whose answer is lost, has counted.
 
     Args:
-        path: the client's ledger; one a data set, whatever it is used for.
+        path: the client's ledger; one a data set, whatever it is used for. Links to it are the same ledger.
         training: the settings; ``privacy`` is not None.
         examples: size of the client's data.
         delta: at which epsilon is taken.
@@ -28,14 +28,18 @@ def spend(path: str | Path, training: LocalTraining, examples: int, *, delta: fl
     """
     from adadp.privacy.accounting import MomentsAccountant  # as in `rounds`
 
-    accountant, path = MomentsAccountant(), Path(path)
+    accountant, given = MomentsAccountant(), Path(path)
+    given.parent.mkdir(parents=True, exist_ok=True)
+    unreadable = f"{given} is not a privacy ledger that can be read: what was spent is unknown"
+    if given.is_symlink() and not given.exists():  # a link to a disk that is not there now
+        raise RuntimeError(unreadable)
+    path = Path(os.path.realpath(given))  # all names of a ledger share its lock
     with locked(path.with_name(f".{path.name}.lock"), wait=True):  # two runs at once would lose one's entry
-        if os.path.lexists(path):  # also a link to a disk that is not there now
+        if os.path.lexists(path):
             try:
                 accountant.load_state_dict(checkpoint.load(path))
             except (KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-                message = f"{path} is not a privacy ledger that can be read: what was spent is unknown"
-                raise RuntimeError(message) from error
+                raise RuntimeError(unreadable) from error
         accountant.step(
             noise_multiplier=training.privacy["noise_multiplier"],
             sample_rate=training.rate(examples),

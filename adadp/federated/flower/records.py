@@ -100,6 +100,8 @@ def unpack_reply(content: RecordDict, like: State, number: int, client: int) -> 
         ValueError: something is missing, out of range, of another model, or of another round or client.
     """
     try:
+        if not isinstance(content["metrics"], MetricRecord):  # one of numbers: others hold texts, bytes and bools
+            raise TypeError(f"metrics is a {type(content['metrics']).__name__}")
         state, told = unpack_state(content["arrays"], like), dict(content["metrics"])
         if (told.pop("round"), told.pop("client")) != (number, client):
             raise ValueError("the reply is one of another round or client")
@@ -126,7 +128,7 @@ def _check(report: ClientReport, lrs: list[float]) -> None:
         ("num-examples", report.examples, 1), ("steps", report.steps, 1), ("accepted", report.accepted, 0),
         ("discarded", report.discarded, 0),
     ):  # fmt: skip
-        if not isinstance(value, int) or value < low:
+        if type(value) is not int or value < low:  # a bool is an int to isinstance
             raise ValueError(f"{name} must be a whole number of at least {low}, got {value!r}")
     for name, value in {"lr": report.lr, "error": report.error, "epsilon": report.epsilon}.items():
         if isinstance(value, list):

@@ -43,7 +43,8 @@ class CheckedAveraging(Coordinator, Strategy):
         Answers are summed in the order of the clients, in double precision: the same answers give the same weights.
         An answer that is late, of another model, of another round, or not finite is left out and named, in the log and
         in the history (``missing``, ``refused``), and changes nothing: learning rates are kept here, by client. After
-        each round everything is in the checkpoint; a run started again continues after the last whole round.
+        each round everything is in the checkpoint; a run started again continues after the last whole round, and knows
+        whom a round that failed or was cut off had told to train.
 
     Raises:
         ValueError: a bad argument, named.
@@ -114,6 +115,8 @@ class CheckedAveraging(Coordinator, Strategy):
         """A round over the network: Flower's hooks, in Flower's order."""
         arrays = pack_state(self.model.state_dict())
         messages = list(self.configure_train(number, arrays, ConfigRecord(), self._grid))
+        if self.training.privacy is not None:
+            self._keep()  # a server that is killed from here on still knows whom it told to train
         self.aggregate_train(number, self._grid.send_and_receive(messages, timeout=self._timeout))
         return self._row_of_round
 
@@ -133,6 +136,7 @@ class CheckedAveraging(Coordinator, Strategy):
                 f"min_clients is {self.min_clients}{self.roster.told()}"
             )
         self._begun, self._sent = True, {node: client for client, node in here.items()}
+        self._unheard |= here.keys()
         absent = {client: self.roster.refusals.get(client, "not there") for client in drawn if client not in here}
         self._lacking, self._in_vain = {"missing": absent, "refused": {}}, dict.fromkeys(self._sent.values())
         for node, client in self._sent.items():
@@ -162,7 +166,8 @@ class CheckedAveraging(Coordinator, Strategy):
         if self.training.privacy is not None:
             heard = {client for client, _ in row["spent"]}
             row["spent"] += [[client, told] for client, told in self._in_vain.items() if client not in heard]
-        self._row_of_round, self._in_vain = row, {}
+            self._unheard -= {client for client, told in row["spent"] if told is not None}  # a ledger counts everything
+        self._row_of_round = row
         return pack_state(self.model.state_dict()), _metrics(row)
 
     def _usable(self, number: int, replies: Iterable[Message]) -> list[Update]:
@@ -205,9 +210,9 @@ class CheckedAveraging(Coordinator, Strategy):
         return update.report.epsilon
 
     def _assumptions(self, history: History) -> dict:
-        """The same, and who was told to train in a round that failed: what that cost is not known."""
+        """The same, and who was told to train and has not said since what was spent."""
         known = super()._assumptions(history)
-        return known | {"unheard": sorted(self._in_vain)} if known else known
+        return known | {"unheard": sorted(self._unheard)} if known else known
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
