@@ -1,6 +1,8 @@
 """Federated averaging under faults and in corners: nothing is repeated, half done, mixed up or lost without a word."""
 
 import copy
+import itertools
+import math
 
 import pytest
 import torch
@@ -107,8 +109,139 @@ def test_dropout_is_continued_where_it_was(tmp_path):
     assert torch.equal(weights(again), weights(whole))
 
 
+def test_dropout_follows_from_the_seed_and_leaves_torchs_own_generator_alone():
+    def trained(seed):
+        torch.manual_seed(0)
+        fed = loop(sgd, nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3)), generator=gen(seed))
+        torch.manual_seed(len(found))
+        before = torch.get_rng_state()
+        fed.run(2, progress=False)
+        assert torch.equal(torch.get_rng_state(), before)
+        found.append(weights(fed))
+
+    found = []
+    for seed in (3, 3, 4):
+        trained(seed)
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
+class Forgetful(nn.Linear):
+    """Running means, and the last input, in buffers that no state_dict holds."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        nn.init.uniform_(self.weight, -0.5, 0.5, generator=gen(7))
+        nn.init.zeros_(self.bias)
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+        self.register_buffer("last", None, persistent=False)
+
+    def forward(self, x):
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        shift = self.mean if self.last is None else self.mean + self.last
+        self.last = x.detach()[0]
+        return super().forward(x - shift)
+
+
+def test_what_no_state_dict_holds_does_not_go_from_client_to_client():
+    def sent(scale):
+        (x, y), *others = make_clients()
+        fed = loop(sgd, nn.Sequential(Forgetful()), [(scale * x, y), *others])
+        return [fed._train_client(client, 1).state["0.weight"] for client in range(3)]
+
+    same = [torch.equal(mine, other) for mine, other in zip(sent(1.0), sent(10.0), strict=True)]
+    assert same == [False, True, True]
+
+
+@pytest.mark.filterwarnings("ignore:round 1")
+@pytest.mark.parametrize(
+    ("name", "at", "value", "refused"),
+    [
+        ("mask", 1, -math.inf, []),
+        ("mask", 0, -math.inf, [1]),
+        ("mask", 1, 0.0, []),
+        ("weight", 0, math.inf, [1]),
+        ("weight", 0, math.nan, [1]),
+    ],
+)
+def test_only_what_is_finite_in_the_global_model_has_to_be(name, at, value, refused):
+    model = nn.Linear(4, 3)
+    model.register_buffer("mask", torch.tensor([0.0, -math.inf, math.nan]))
+    fed, ordinary = loop(sgd, model), FederatedAveraging._update
+
+    def update(client, report, lrs):
+        found = ordinary(fed, client, report, lrs)
+        if client == 1:
+            found.state[name].view(-1)[at] = value
+        return found
+
+    fed._update = update
+    assert fed.run(1, progress=False).rows[0]["refused"] == refused
+    assert model.mask[0] == 0 and model.mask[1] == -math.inf and model.mask[2].isnan()
+
+
+@pytest.mark.filterwarnings("ignore:round 1")
+def test_a_model_without_finite_weights_has_no_usable_client():
+    model = net()
+    nn.init.constant_(model[0].weight, math.nan)
+    with pytest.raises(NoUsableClient, match="no client sent finite weights"):
+        loop(sgd, model).run(1, progress=False)
+
+
+def test_a_round_whose_evaluation_fails_has_not_been():
+    def loss(output, y):
+        if fails and not torch.is_grad_enabled():
+            raise OSError("no such card")
+        return adadp.training.cross_entropy(output, y)
+
+    fails, test = False, make_clients()[0]
+    fed, twin = (loop(loss=loss, test_data=test, privacy=None) for _ in range(2))
+    fed.run(1, progress=False)
+    fails, before = True, weights(fed)
+    with pytest.raises(OSError, match="no such card"):
+        fed.run(2, progress=False)
+    assert torch.equal(weights(fed), before)
+    fails = False
+    twin.run(1, progress=False)
+    assert fed.run(2, progress=False).rows == twin.run(2, progress=False).rows
+    assert torch.equal(weights(fed), weights(twin))
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self):
+        return {"version": 1}
+
+    def set_extra_state(self, state):
+        pass
+
+
+def test_a_state_that_is_no_tensor_is_refused_when_the_loop_is_made():
+    with pytest.raises(TypeError, match=r"model: 0\._extra_state is no tensor .* cannot be averaged"):
+        loop(sgd, nn.Sequential(Extra(4, 3)))
+
+
 class Breaks(Exception):
     pass
+
+
+def test_a_round_in_which_a_client_fails_costs_nobody_anything():
+    """Nothing of it was seen, and the round that takes its place draws the same noise."""
+
+    def optimizer(parameters):
+        if fails and next(calls) == 2:
+            raise Breaks
+        return sgd(parameters)
+
+    fails, calls = False, itertools.count()
+    fed, twin = (loop(optimizer, privacy=PRIVACY) for _ in range(2))
+    fed.run(1, progress=False)
+    fails, steps = True, [ledger.steps for ledger in fed.ledgers]
+    with pytest.raises(RuntimeError, match="round 2: client 2 failed: Breaks"):
+        fed.run(1, progress=False)
+    assert [ledger.steps for ledger in fed.ledgers] == steps
+    fails = False
+    twin.run(1, progress=False)
+    assert fed.run(1, progress=False).rows == twin.run(1, progress=False).rows
+    assert torch.equal(weights(fed), weights(twin))
 
 
 @pytest.mark.parametrize("fault", [Breaks("no more power"), MemoryError()])

@@ -42,8 +42,30 @@ def buffered():
     return model
 
 
+class Masked(nn.Linear):
+    """With a mask of -inf among the weights, as causal attention has, and one value that is not known yet."""
+
+    def __init__(self):
+        super().__init__(4, 3)
+        nn.init.uniform_(self.weight, -0.5, 0.5, generator=torch.Generator().manual_seed(7))
+        nn.init.zeros_(self.bias)
+        self.register_buffer("mask", torch.tensor([0.0, 0.0, -math.inf]))
+        self.register_buffer("seen", torch.tensor([math.nan, 1.0]))
+
+    def forward(self, x):
+        return super().forward(x) + self.mask.clamp(min=-5.0)
+
+
+def dropping():
+    model = net()
+    model.insert(1, nn.Dropout(0.5))
+    return model
+
+
 CHOICES = {
     "adaptive": {},
+    "dropout": {"model": dropping},
+    "mask": {"model": Masked},
     "lr anew": {"keep_lr": False},
     "some": {"participation": 0.5, "clients": 4},
     "sgd": {"client_optimizer": sgd},

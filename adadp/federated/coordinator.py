@@ -47,6 +47,9 @@ class Coordinator(ABC):
         seed: all draws depend on it.
         min_clients: with fewer usable updates a round fails.
 
+    Raises:
+        TypeError: the model's state holds something else than tensors.
+
     Reference: Algorithm 1, McMahan et al. (2017).
     """
 
@@ -63,6 +66,8 @@ class Coordinator(ABC):
         seed: int,
         min_clients: int = 1,
     ) -> None:
+        if odd := [name for name, value in model.state_dict().items() if not torch.is_tensor(value)]:
+            raise TypeError(f"model: {odd[0]} is no tensor (its module has a get_extra_state) and cannot be averaged")
         self.model, self.training, self.sizes = model, training, list(sizes)
         self.participation, self.keep_lr, self.test_data, self.delta = participation, keep_lr, test_data, delta
         self.min_clients = min_clients
@@ -136,9 +141,8 @@ class Coordinator(ABC):
     def _conclude(self, number: int, updates: Iterable[Update]) -> dict:
         """Average what the clients hand back, weighted by their sizes; the new global model is evaluated."""
         usable, refused = [], []
-        for update in updates:
-            finite = all(bool(torch.isfinite(value).all()) for value in update.state.values())
-            (usable if finite else refused).append(update)
+        for update in list(updates):  # where one of the clients fails, none has been charged
+            (usable if self._finite(update.state) else refused).append(update)
             self._charge(update)
         if refused:
             names = [update.client for update in refused]
@@ -150,11 +154,27 @@ class Coordinator(ABC):
                 f"round {number}: {len(usable)} of {len(self.sizes)} clients sent usable weights, "
                 f"min_clients is {self.min_clients}"
             )
+        before = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.model.load_state_dict(average([u.state for u in usable], [u.report.examples for u in usable]))
+        try:
+            row = self._row(number, usable, refused)
+        except BaseException:  # the evaluation may fail; a round without a row has not been
+            self.model.load_state_dict(before)
+            raise
         self._done = number
         for update in usable + refused:
             self._lrs[update.client] = update.lrs
-        return self._row(number, usable, refused)
+        return row
+
+    def _finite(self, state: dict[str, Tensor]) -> bool:
+        """Whether weights are finite, but for buffers where the global model's are not (a mask of -inf)."""
+        like, parameters = self.model.state_dict(), dict(self.model.named_parameters(remove_duplicate=False))
+        for name, value in state.items():
+            if not (finite := value.isfinite()).all():
+                own = like[name].to(value.device)
+                if not (finite | (own.isinf() if name in parameters else ~own.isfinite())).all():
+                    return False
+        return True
 
     def _charge(self, update: Update) -> None:
         """Note what a private client in this process has spent on an update, whether that is of use or not."""

@@ -1,6 +1,7 @@
 """How every client of a federation trains: the same settings wherever the client is."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -57,17 +58,32 @@ class LocalTraining:
             model: the client's working copy.
             x, y: the client's examples, as :func:`place` lays them out.
             lrs: learning rates to begin with; None: the optimizer's own.
-            order, noise: sources of the order of examples and of privacy noise.
+            order, noise: sources of the order of examples and of privacy noise. What layers draw (dropout) follows
+                from the seed of ``order``, which it leaves as it is.
 
         Returns:
             The report, and the learning rates at the end, one a parameter group.
         """
         optimizer = self.optimizer(model, lrs)
-        report = client_update(
-            model, x, y, optimizer, batch_size=self.batch_size, local_epochs=self.local_epochs, loss=self.loss,
-            generator=order, gradient=self.gradient(model, len(x), noise), reduction=self.reduction, trace=self.trace,
-        )  # fmt: skip
+        with drawing_from(order, x.device):
+            report = client_update(
+                model, x, y, optimizer, batch_size=self.batch_size, local_epochs=self.local_epochs, loss=self.loss,
+                generator=order, gradient=self.gradient(model, len(x), noise), reduction=self.reduction,
+                trace=self.trace,
+            )  # fmt: skip
         return report, [float(group["lr"]) for group in optimizer.param_groups]
+
+
+@contextmanager
+def drawing_from(order: torch.Generator, device: torch.device) -> Iterator[None]:
+    """Let torch's own generators draw what a seed decides, and put them back afterwards."""
+    on_card = device.type == "cuda"
+    with torch.random.fork_rng([device] if on_card else []):
+        seed = client_generator(order.initial_seed(), 0, 0).initial_seed()  # not the order's own draws once more
+        torch.default_generator.manual_seed(seed)
+        if on_card:
+            torch.cuda.default_generators[device.index or 0].manual_seed(seed)
+        yield
 
 
 def noise_generator(seed: int, round_number: int, client: int, clients: int, device: torch.device) -> torch.Generator:

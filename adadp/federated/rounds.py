@@ -21,7 +21,9 @@ class FederatedAveraging(Coordinator):
 
     Each round every participating client starts from the global model, trains on its own data with an optimizer of its
     own, and sends its weights; the new global model is their mean weighted by the clients' sizes. Nothing but the
-    weights and the :class:`~adadp.federated.client.ClientReport` leaves a client.
+    weights and the :class:`~adadp.federated.client.ClientReport` leaves a client. Buffers that are in no state_dict
+    begin every client's round as they were handed over. What modules keep in plain attributes (the hidden state of a
+    recurrent network, say) is not reset and goes on from one client to the next: keep it in a buffer.
 
     Args:
         model: the global model; ``run`` updates it in place. Its modules keep the mode they were handed over in.
@@ -49,7 +51,7 @@ class FederatedAveraging(Coordinator):
         ValueError: a client without data or with something else than a pair, or a bad argument, named;
             ``stacked=True`` where clients cannot be stacked, with the reason (from ``run`` where it lies in the
             optimizer).
-        TypeError: ``client_optimizer`` or ``loss`` is no function.
+        TypeError: ``client_optimizer`` or ``loss`` is no function, or the model's state holds more than tensors.
 
     Guarantees:
         One client, one round, participation 1: the same weights as :func:`adadp.train`, bit for bit. The same seed
@@ -116,6 +118,7 @@ class FederatedAveraging(Coordinator):
 
             self.ledgers = [MomentsAccountant() for _ in clients]
         self._local = copy.deepcopy(self.model)  # every client trains in this one copy: memory stays flat
+        self._transient = unsaved_buffers(self._local)
         self.stacked, self._stack = stacked, self._make_stack(stacked)
 
     def _make_stack(self, stacked: bool | None) -> StackedClients | None:
@@ -165,6 +168,8 @@ class FederatedAveraging(Coordinator):
     def _train_client(self, client: int, number: int) -> Update:
         """Local training of one client in the shared working copy."""
         self._local.load_state_dict(self.model.state_dict())
+        for module, name, value in self._transient:
+            module._buffers[name] = None if value is None else value.clone()
         order = client_generator(self._seed, number, client)
         noise = noise_generator(self._seed, number, client, len(self.clients), self.device)
         lrs = self._start_lrs(client)
@@ -179,3 +184,13 @@ class FederatedAveraging(Coordinator):
         """What a client hands back, with a copy of the weights that the working copy now holds."""
         state = {name: value.detach().clone() for name, value in self._local.state_dict().items()}
         return Update(client, report, lrs, state)
+
+
+def unsaved_buffers(model: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor | None]]:
+    """Buffers of a model that no state_dict holds: the module, the name in it, and a copy of the value."""
+    saved, found = model.state_dict(), []
+    for path, module in model.named_modules():
+        for name, value in module._buffers.items():
+            if (f"{path}.{name}" if path else name) not in saved:
+                found.append((module, name, None if value is None else value.clone()))
+    return found

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from logging import INFO, WARNING
 from pathlib import Path
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -188,7 +187,7 @@ class CheckedAveraging(Coordinator, Strategy):
                     self._lacking["refused"][client] = str(error)
                     self._in_vain[client] = told_epsilon(reply.content, number, client)
                 else:
-                    if not all(bool(torch.isfinite(value).all()) for value in state.values()):
+                    if not self._finite(state):
                         tell(WARNING, "round %s: client %s is refused: weights that are not finite", number, client)
                     updates.append(Update(client, report, lrs, state))  # those not finite are left out of the average
         for client in waiting.values():
