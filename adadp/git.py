@@ -11,3 +11,8 @@ def answer(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
+
+
+def tracks(file: Path) -> bool:
+    """Whether a file is of the checkout that it lies in: a package may be installed below somebody's own repository."""
+    return answer(file.parent, "ls-files", "--error-unmatch", file.name) is not None

@@ -5,6 +5,7 @@ import pytest
 from adadp.experiments import claims, grids, report
 from adadp.experiments.claims import CLAIMS
 from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE, Claim, Evidence, judge
+from adadp.figures import claims as draw
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 
@@ -95,6 +96,19 @@ def test_margin_of_competitive_is_one_point(equal_world):
     assert judge(BY_ID["competitive-mnist"], far).numbers["as_printed"].startswith("−1.0 at σ=2")
     both = changed(far, is_reference, {"test_accuracy": [0.5] * 100})
     assert verdict("competitive-mnist", both) == FAILS
+
+
+def test_runs_of_different_data_are_not_compared(equal_world):
+    """Accuracies on a copy differ by points from those on the official files."""
+    copied = {i: r | {"data": "a copy"} if r["config"]["method"] == "adam" else r for i, r in equal_world.items()}
+    found = judge(BY_ID["competitive-mnist"], copied)
+    assert (found.verdict, found.numbers) == (INCOMPLETE, {})
+    assert found.missing == "stored runs of mnist are of different data: MNIST and a copy"
+    shown = report.report(BY_ID["competitive-mnist"], copied)
+    assert shown.missing == 0 and not shown.so_far and shown.needed
+    assert f"not complete yet: {found.missing}" in draw.in_words(shown)
+    assert verdict("constant", copied) == HOLDS, "a rule on runs of the same data is judged"
+    assert verdict("competitive-mnist", {i: r | {"data": "a copy"} for i, r in equal_world.items()}) == HOLDS
 
 
 def test_one_sigma_decides(equal_world):

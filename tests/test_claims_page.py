@@ -160,8 +160,8 @@ def test_rules_are_older_than_the_runs_that_say_so(monkeypatch):
     monkeypatch.setattr(claims, "rule_commit", lambda claim: claim.dated)
     monkeypatch.setattr(report, "_contains", lambda later, earlier: answers[later] + (earlier == "late"))
 
-    def told(rule, *commits, earlier=False):
-        curve = {"records": [{"id": f"{rule}{c}" if c == "new" else c, "commit": c} for c in commits]}
+    def told(rule, *commits, earlier=False, role="as_printed"):
+        curve = {"role": role, "records": [{"id": f"{rule}{c}" if c == "new" else c, "commit": c} for c in commits]}
         claim = Claim("some", "", "", "", None, dated=rule)
         return report.Report(Verdict(claim, HOLDS, {}, ()), {}, {}, (curve,), 0, 0, earlier=earlier)
 
@@ -170,6 +170,12 @@ def test_rules_are_older_than_the_runs_that_say_so(monkeypatch):
     assert report.rules_before_runs([first, first]) == (1, 2), "a run counts once"
     assert report.rules_before_runs([first, second]) == (1, 2), "the old one is older than both rules"
     assert report.rules_before_runs([first, told("late", "new", earlier=True)]) == (1, 2), "today's rules alone"
+    assert report.rules_before_runs([first, told("other", "new", role="recommended")]) == (1, 2), "beside, not judged"
+    for commit, counted in (("old", 0), ("gone", None), ("new", 1)):
+        (record,) = (begun := told("early", "new")).curves[0]["records"]
+        record |= {"begun": {"commit": commit}}
+        expected = (0, 0) if counted is None else (counted, 1)
+        assert report.rules_before_runs([begun]) == expected, "a resumed run counts from where it began"
     monkeypatch.setattr(claims, "rule_commit", lambda claim: None)
     assert report.rules_before_runs([first]) == (0, 0)
 

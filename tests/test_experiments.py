@@ -5,6 +5,7 @@ import errno
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,7 @@ def cheap_runs(monkeypatch, cache):
         return cheap(config, **keywords)
 
     monkeypatch.setattr(execution, "execute", count)
+    monkeypatch.setattr(execution, "provenance", lambda config: cheap(config.but(seed=0))["data"])
     monkeypatch.setattr(runner, "WAIT", 0.01)
     return done
 
@@ -366,11 +368,96 @@ def test_a_run_that_another_cache_stored_meanwhile_is_not_stored_twice(tmp_path,
     assert not list(places.cache("checkpoints").glob("*.pt"))
 
 
+def test_what_a_killed_runner_left_of_a_stored_run_is_removed(tmp_path, cheap_runs):
+    (job,) = runner.pending(["tol-grid"], {}, "quick")[:1]
+    assert runner.attempt(job, tmp_path, "cpu")[0]
+    left = places.cache("checkpoints") / f"{job.config.id}.pt"
+    left.write_text("")
+    with places.lock(job.config.id):
+        runner.attempt(job, tmp_path, "cpu")
+        assert left.exists(), "another runner may be at it"
+    assert runner.attempt(job, tmp_path, "cpu") == (None, None) and not left.exists()
+
+
+def test_runs_of_other_data_are_not_added_to_an_experiment(tmp_path, cheap_runs, monkeypatch):
+    quick_run(tmp_path, "dp-adam-mnist", limit=3)
+    monkeypatch.setattr(execution, "provenance", lambda config: "a copy")
+    with pytest.raises(RuntimeError) as told:
+        quick_run(tmp_path, "dp-adam-mnist")
+    text = str(told.value)
+    assert "dp-adam-mnist are of other mnist-5k data (none) than those here (a copy)" in text
+    assert "--folder" in text and "\n" not in text and len(cheap_runs) == 3
+    assert len(quick_run(tmp_path, "small-d", limit=1).new) == 1, "an experiment without stored runs may begin"
+    monkeypatch.setattr(execution, "provenance", lambda config: "none")
+    assert quick_run(tmp_path, "dp-adam-mnist").new
+
+
+def test_data_that_are_not_here_are_told_by_the_runs(tmp_path, cheap_runs, monkeypatch):
+    def missing(config):
+        raise DataError("not here")
+
+    quick_run(tmp_path, limit=1)
+    monkeypatch.setattr(execution, "provenance", missing)
+    quick_run(tmp_path, limit=1)
+    assert len(cheap_runs) == 2
+
+
 def test_a_limited_runner_does_not_wait_for_another_one(tmp_path, cheap_runs):
     first = runner.pending(["tol-grid"], {}, "quick")[0].config
     with places.lock(first.id):
         (done,) = quick_run(tmp_path, "tol-grid", limit=1).new
     assert done != first.id
+
+
+def copied(folder):
+    """The package in somebody's own repository, and what git says of that: its head."""
+    shutil.copytree(ROOT / "adadp", folder / "lib" / "adadp", ignore=shutil.ignore_patterns("stored", "__pycache__"))
+    git = ["git", "-c", "user.name=x", "-c", "user.email=x"]
+    (folder / "own.txt").write_text("")
+    for command in (["init", "-q"], ["add", "own.txt"], ["commit", "-qm", "own"]):
+        subprocess.run([*git, *command], cwd=folder, check=True)
+    return subprocess.run([*git, "rev-parse", "HEAD"], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_package_below_another_repository_has_no_commit(tmp_path):
+    head = copied(tmp_path).strip()
+    code = "from adadp.experiments.execution import commit; print(commit())"
+
+    def told():
+        where = dict(cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path / "lib")})
+        return subprocess.run([sys.executable, "-c", code], **where, capture_output=True, text=True).stdout.strip()
+
+    assert told() == "None"
+    subprocess.run(["git", "add", "lib"], cwd=tmp_path, check=True)
+    assert told() == f"{head}+", "now it is part of it"
+
+
+def test_a_record_tells_where_an_interrupted_run_began(tmp_path, few, cache, monkeypatch):
+    config, calls = few[0].but(epochs=2, decay_from=1), []
+
+    def stop():
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    def started(commit, on_epoch=None):
+        monkeypatch.setattr(execution, "commit", lambda: commit)
+        return attempt(Job("few", 1, config), tmp_path, "cpu", on_epoch)[0]
+
+    for end in ("old", "same", "earlier version"):
+        calls.clear()
+        with pytest.raises(KeyboardInterrupt):
+            started("new" if end == "same" else "old", stop)
+        (beside,) = cache.glob("checkpoints/*.begun.json")
+        if end == "earlier version":
+            beside.unlink()
+        started("new")
+        (path,) = tmp_path.glob("few/*.json")
+        record = results.read(path)
+        assert record["resumed"] and record["commit"] == "new"
+        assert record.get("begun", {}).get("commit") == ("old" if end == "old" else None)
+        assert not list(cache.glob("checkpoints/*"))
+        path.unlink()
 
 
 def test_a_record_names_the_commit_of_the_code_that_ran(monkeypatch, cache):

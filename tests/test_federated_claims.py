@@ -167,6 +167,28 @@ def test_one_share_at_which_the_initial_lr_matters_is_enough():
     assert judge(BY_ID["fed-lr"], world(one_share)).verdict == FAILS
 
 
+@pytest.mark.parametrize(("claim", "share"), [("fed-keeps", 0.33), ("fed-small-first", 0.0), ("fed-different-lr", 0.0)])
+def test_a_rule_of_one_share_asks_for_no_runs_of_another(claim, share, claimed):
+    found = judge(BY_ID[claim], claimed)
+    assert {claimed[i]["config"]["random_fraction"] for i in found.runs} == {share}
+    mine = {i: r for i, r in claimed.items() if r["config"]["random_fraction"] == share}
+    assert judge(BY_ID[claim], mine) == found
+    told = report.report(BY_ID[claim], mine)
+    assert told.missing == 0 and {c["config"]["random_fraction"] for c in told.curves} == {share}
+    others = {i: r for i, r in claimed.items() if r["config"]["random_fraction"] != share}
+    assert judge(BY_ID[claim], others).missing == f"fed-rounds: adadp at {100 * share:g} % random"
+
+
+@pytest.mark.parametrize("claim", ["fed-small-first", "fed-different-lr"])
+def test_a_client_that_was_left_out_of_a_round_tells_no_lr_there(claim, claimed):
+    def left_out(r):
+        n = r["config"]["rounds"]
+        rows = r["rows"] | {"lr": [*r["rows"]["lr"][:-1], [0.01, None, 0.03, 0.01, None]], "refused": [[]] * n}
+        return r | {"rows": rows, "within_rounds": {"round": [2], "lr": [[None, *r["within_rounds"]["lr"][1][1:]]]}}
+
+    assert judge(BY_ID[claim], {i: left_out(r) for i, r in claimed.items()}).verdict == HOLDS
+
+
 @pytest.mark.parametrize("claim", ["fed-keeps", "fed-drops-less"])
 @pytest.mark.parametrize("share", [0.0, 0.33, 1.0])
 def test_a_claim_waits_for_a_grid_of_one_share(claim, share, claimed):

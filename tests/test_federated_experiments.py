@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from adadp.data import Dataset
-from adadp.experiments import grids, results, runner, tables
+from adadp.experiments import federated_execution, grids, results, runner, tables
 from adadp.experiments.configs import FederatedRun, from_dict
 from adadp.experiments.execution import execute
 from adadp.experiments.federated import EXPERIMENTS, RANDOM, federated
@@ -127,6 +127,36 @@ def test_a_run_that_breaks_down_is_stored_as_guessing(tmp_path):
     (stored,) = results.load(tmp_path).values()
     assert stored["diverged"] == broken["diverged"] and stored["rows"]["lr"][-1] == [1e6] * 5
     assert runner._fault(stored) is None
+
+
+@pytest.mark.filterwarnings("ignore:round")
+def test_clients_that_were_left_out_are_stored_and_the_others_keep_their_places(record, tmp_path, monkeypatch):
+    def poisoned(config, data, device):
+        loop = build(config, data, device)
+        ordinary = loop._update
+
+        def update(client, report, lrs):
+            found = ordinary(client, report, lrs)
+            if client == 2 and loop._done == 1:
+                next(iter(found.state.values())).fill_(float("nan"))
+            return found
+
+        loop._update = update
+        return loop
+
+    assert "refused" not in record["rows"]
+    monkeypatch.setattr(federated_execution, "build", poisoned)
+    results.save(execute(federated(random_fraction=0.33, **TINY), device="cpu"), "fed-rounds", tmp_path)
+    (stored,) = results.load(tmp_path).values()
+    rows = stored["rows"]
+    assert rows["refused"] == [[], [2]]
+    for name in ("lr", "error", "accepted", "discarded"):
+        assert [value is None for value in rows[name][1]] == [False, False, True, False, False]
+        assert rows[name][0] == results.compact(record["rows"][name][0], results.FEWER.get(name, 6))
+    assert [value is None for value in stored["within_rounds"]["lr"][1]] == [False, False, True, False, False]
+    assert runner._fault(stored) is None
+    rows["lr"][0][1] = None
+    assert "lr not finite" in runner._fault(stored)
 
 
 def test_a_constant_lr_is_not_traced_within_rounds():

@@ -9,7 +9,7 @@ from adadp.experiments import grids, results
 from adadp.experiments.cases import federated_case
 from adadp.experiments.federated import EXPERIMENTS
 from adadp.experiments.federated_execution import PER_CLIENT, TRACED_ROUNDS
-from adadp.figures import federated_clients, federated_runs, plots, stored_words
+from adadp.figures import federated, federated_clients, federated_runs, plots, stored_words
 from adadp.figures.show import to_html
 from adadp.figures.stored import Note
 from adadp.rounding import signed
@@ -93,6 +93,20 @@ def test_what_clients_chose_is_said_over_all_seeds(full):
     assert "differ by a factor of 5.00" in caption and "3 % of all iterations" in caption and "3 seeds" in caption
     assert "3: cat, dog" in [text.get_text() for text in fig.axes[1].texts]
     assert "in the median 0.33 times" in plots.caption(federated_clients.within_round(0, folder=full))
+
+
+def test_clients_that_were_left_out_of_rounds_are_drawn_with_gaps(tmp_path):
+    for cell in [c for c in grids.cells("fed-rounds", {}, "laptop") if c.role == "adadp"]:
+        run = record(cell.config)
+        run["rows"] |= {name: [*run["rows"][name][:-1], [None, *run["rows"][name][-1][1:]]] for name in PER_CLIENT}
+        run["rows"] |= {"refused": [[]] * (cell.config.rounds - 1) + [[0]]}
+        run["within_rounds"]["lr"][-1][0] = None
+        results.save(run, "fed-rounds", tmp_path)
+    assert "differ by a factor of 5.00" in plots.caption(federated_clients.clients(0, folder=tmp_path))
+    assert "in the median 0.33 times" in plots.caption(federated_clients.within_round(0, folder=tmp_path))
+    rows = federated_runs.rows(next(iter(results.load(tmp_path).values())))
+    for draw in (federated.client_rates(rows, data=JPEG), federated.within_round(rows, 40, data=JPEG)):
+        assert "client 2" in to_html(draw)
 
 
 def test_ranges_over_learning_rates_are_said(full):

@@ -4,7 +4,7 @@ A rule is asked about the method *as printed* first; if that fails, about the re
 """
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from adadp.experiments.configs import from_dict
@@ -24,7 +24,7 @@ def profile_of(experiment: str) -> str:
 
 
 class MissingRuns(Exception):
-    """Runs that a rule needs are not stored."""
+    """Runs that a rule needs are not stored, or not of one and the same data."""
 
 
 class Evidence:
@@ -40,25 +40,39 @@ class Evidence:
         self.records, self.complete = records, complete
         self.used, self.seen, self._curves = {}, {}, {}
 
-    def curves(self, experiment: str, role: str | None = None, sigma: float | None = None) -> list[dict]:
-        """Complete curves of that role and sigma.
+    def curves(
+        self, experiment: str, role: str | None = None, sigma: float | None = None, random_fraction: float | None = None
+    ) -> list[dict]:
+        """Complete curves of that role, sigma and share of random data.
 
         Raises:
-            MissingRuns: there is none, or one lacks a seed.
+            MissingRuns: there is none, one lacks a seed, or their data are not those of the curves before.
         """
         if experiment not in self._curves:
             self._curves[experiment] = self.known(experiment)
         found = [
             c
             for c in self._curves[experiment]
-            if role in (None, c["role"]) and sigma in (None, c["config"].get("noise_multiplier"))
+            if role in (None, c["role"])
+            and sigma in (None, c["config"].get("noise_multiplier"))
+            and random_fraction in (None, c["config"].get("random_fraction"))
         ]
         if not found or any(len(c["records"]) < (c["planned"] if self.complete else 1) for c in found):
-            raise MissingRuns(f"{experiment}: {role or 'all'}" + (f" at sigma {sigma:g}" if sigma is not None else ""))
+            where = f" at sigma {sigma:g}" if sigma is not None else ""
+            where += f" at {100 * random_fraction:g} % random" if random_fraction is not None else ""
+            raise MissingRuns(f"{experiment}: {role or 'all'}{where}")
+        self._check_data(found)
         for curve in found:
             self.used |= {r["id"]: r for r in curve["records"]}
             self.seen[experiment, from_dict(curve["config"]).id] = curve
         return found
+
+    def _check_data(self, found: list[dict]) -> None:
+        """Refuse runs of one data set from several sources: their difference would count as one of methods."""
+        records = [*self.used.values(), *(r for c in found for r in c["records"])]
+        for (name, *_), sources in data_of(records).items():
+            if len(sources) > 1:
+                raise MissingRuns(f"stored runs of {name} are of different data: {' and '.join(sorted(sources))}")
 
     def known(self, experiment: str) -> list[dict]:
         """All curves of an experiment, as far as they are stored."""
@@ -72,6 +86,20 @@ class Evidence:
         """Final accuracy of a curve in percent, mean over its seeds."""
         found = self.runs(experiment, role, sigma)
         return exactly(100 * statistics.fmean(r["rows"]["test_accuracy"][-1] for r in found))
+
+
+def key_of(config: dict) -> tuple:
+    """What data a config asks for: the data set, its features, examples held out; both of these are in provenances."""
+    return config.get("dataset"), config.get("features"), config.get("holdout")
+
+
+def data_of(records: Iterable[dict]) -> dict[tuple, set[str]]:
+    """Where the data of records come from: :func:`key_of` its config -> provenances."""
+    found: dict[tuple, set[str]] = {}
+    for record in records:
+        if record["config"].get("dataset") and record.get("data"):  # times are taken on synthetic examples
+            found.setdefault(key_of(record["config"]), set()).add(record["data"])
+    return found
 
 
 def exactly(points: float) -> float:

@@ -5,6 +5,7 @@ batches. The same config gives the same record on the same machine, whatever ran
 interrupted.
 """
 
+import json
 import math
 import os
 import platform
@@ -21,6 +22,7 @@ from torch import nn
 
 import adadp.data
 from adadp import git, models
+from adadp.checkpoint import write_atomic
 from adadp.data import Dataset
 from adadp.evaluation import pick_device
 from adadp.experiments.configs import ADADP_FIELDS, Config, PrivateRun, TimingRun
@@ -33,6 +35,7 @@ from adadp.training import AdaptThenDecay, train
 INPUT_SHAPES = dict.fromkeys(("mnist_mlp", "mnist_logistic"), (1, 28, 28))
 INPUT_SHAPES |= {"cifar_head": (1600,), "cifar_cnn": (3, 32, 32)}
 FIRST_EPOCH_POINTS = 60
+BEGUN = ".begun.json"  # what lies beside a checkpoint
 COLUMNS = ("epoch", "steps", "test_accuracy", "test_loss", "lr", "error", "discarded")
 
 
@@ -42,20 +45,39 @@ def execute(config, *, device: str = "auto", checkpoint: Path | None = None, on_
     Args:
         config: a run of a kind in :data:`EXECUTORS`.
         device: "auto" takes CUDA where there is one.
-        checkpoint: file to continue from, and to leave behind: who has stored the record deletes it.
+        checkpoint: file to continue from, and to leave behind: who has stored the record lets :func:`forget` delete it.
         on_epoch: called with no argument after every epoch (progress).
 
     Returns:
-        the record: config, columns of rows, first epoch, data provenance, versions, device, seconds, commit.
+        the record: config, columns of rows, first epoch, data provenance, versions, device, seconds, commit; ``begun``
+        holds the last three of where an interrupted run began, if they were others there.
     """
     torch.set_num_threads(1)
-    commit()  # that of the code which runs now: looked up once, for it may move on before the end
     device = pick_device(device).type if device == "auto" else device
-    resumed = bool(checkpoint and Path(checkpoint).exists())
+    resumed, now = bool(checkpoint and Path(checkpoint).exists()), circumstances(device)  # others may commit meanwhile
+    begun = _begun(Path(checkpoint), now, resumed) if checkpoint else now
     started = time.perf_counter()
     results = EXECUTORS[config.kind](config, device=device, checkpoint=checkpoint, on_epoch=on_epoch or (lambda: None))
     seconds = time.perf_counter() - started
-    return {"config": config.to_dict(), **results, "seconds": seconds, "resumed": resumed, **circumstances(device)}
+    found = {"config": config.to_dict(), **results, "seconds": seconds, "resumed": resumed, **now}
+    return found | ({"begun": begun} if begun != now else {})
+
+
+def _begun(checkpoint: Path, now: dict, resumed: bool) -> dict:
+    """The circumstances in which a run began, kept beside its checkpoint; those of now where nothing tells others."""
+    beside = checkpoint.with_suffix(BEGUN)
+    if not resumed:
+        write_atomic(beside, json.dumps(now))
+    try:
+        return json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # an earlier version wrote the checkpoint
+        return now
+
+
+def forget(checkpoint: Path) -> None:
+    """Remove a checkpoint and what was kept beside it, as far as they are there."""
+    checkpoint.unlink(missing_ok=True)
+    checkpoint.with_suffix(BEGUN).unlink(missing_ok=True)
 
 
 def circumstances(device: str) -> dict:
@@ -74,9 +96,9 @@ def circumstances(device: str) -> dict:
 
 @lru_cache
 def commit() -> str | None:
-    """The commit of the checkout the package lies in, with "+" when tracked files differ; None outside a checkout."""
+    """The commit of the checkout the package is of, with "+" when tracked files differ; None outside a checkout."""
     folder = Path(__file__).parent
-    head = git.answer(folder, "rev-parse", "HEAD")
+    head = git.answer(folder, "rev-parse", "HEAD") if git.tracks(Path(__file__)) else None
     return head and head + ("+" if git.answer(folder, "status", "--porcelain", "--untracked-files=no") else "")
 
 

@@ -98,7 +98,8 @@ def run_federated(config: FederatedRun, *, device: str, checkpoint: Path | None,
     """Run all rounds; accuracy after each, what every client reports, and the learning rates within some rounds.
 
     A run in which no client has finite weights any more is a result too (a grid of learning rates has an end where
-    training breaks down): its rounds from there on count as guessing, and ``diverged`` names the first of them.
+    training breaks down): its rounds from there on count as guessing, and ``diverged`` names the first of them. Where
+    single clients were left out of the average, ``refused`` names them by round, and None stands for what they report.
     """
     from adadp.experiments.execution import dataset
 
@@ -109,18 +110,26 @@ def run_federated(config: FederatedRun, *, device: str, checkpoint: Path | None,
         history = loop.run(config.rounds, progress=False, **known)
     except NoUsableClient as error:
         history, found = error.history, {"diverged": len(error.history.rows) + 1}
-    done = history.rows + [_guess(config, n) for n in range(len(history.rows) + 1, config.rounds + 1)]
-    columns = COLUMNS + (PER_CLIENT if config.method == "adadp" else PER_CLIENT[:1])
+    rounds = [_of_all(row, len(groups_of(config))) for row in history.rows]
+    done = rounds + [_guess(config, n) for n in range(len(history.rows) + 1, config.rounds + 1)]
+    columns = COLUMNS + ("refused",) * any(row["refused"] for row in done)
+    columns += PER_CLIENT if config.method == "adadp" else PER_CLIENT[:1]
     traced = [row for row in done if row.get("lrs") and row["round"] in (*TRACED_ROUNDS, config.rounds)]
     within = {"round": [row["round"] for row in traced], "lr": [row["lrs"] for row in traced]}
     rows = {name: [row[name] for row in done] for name in columns}
     return {"rows": rows, "within_rounds": within, "first_epoch": {}, "data": data.provenance} | found
 
 
+def _of_all(row: dict, clients: int) -> dict:
+    """A round with an entry for every client in its lists, None for those left out of the average."""
+    lists = {name: dict(zip(row["clients"], row[name], strict=True)) for name in (*PER_CLIENT, "lrs") if row.get(name)}
+    return row | {name: [known.get(client) for client in range(clients)] for name, known in lists.items()}
+
+
 def _guess(config: FederatedRun, number: int) -> dict:
     """The row of a round in which there are no weights to speak of."""
     groups = groups_of(config)
-    row = {"round": number, "test_accuracy": 1 / sum(map(len, groups)), "test_loss": None}
+    row = {"round": number, "test_accuracy": 1 / sum(map(len, groups)), "test_loss": None, "refused": []}
     return row | {"lr": [config.lr] * len(groups)} | {n: [None] * len(groups) for n in PER_CLIENT[1:]}
 
 

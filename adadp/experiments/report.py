@@ -129,6 +129,9 @@ class _Probe(Evidence):
         self.wanted: set[str] = set()
         self._cells: dict[str, list] = {}
 
+    def _check_data(self, found: list[dict]) -> None:
+        """Runs are counted here, whatever their data."""
+
     def known(self, experiment: str) -> list[dict]:
         """All curves that will ever be asked for, blank ones among them."""
         cells = grids.cells(experiment, self.records, profile_of(experiment), assume=True)
@@ -136,14 +139,13 @@ class _Probe(Evidence):
         blanks = {c.config.id: _blank(c.config) for c in cells if c.config.id not in self.records}
         return grouped(cells, self.records | blanks)
 
-    def curves(self, experiment, role=None, sigma=None) -> list[dict]:
+    def curves(self, experiment, role=None, sigma=None, random_fraction=None) -> list[dict]:
         """The curves, noting their runs and those of the grids they were chosen from."""
-        found = super().curves(experiment, role, sigma)
+        found = super().curves(experiment, role, sigma, random_fraction)
         self.wanted |= {r["id"] for c in found for r in c["records"]}
         tuned = {c["config"]["method"] for c in found if c["peeking"]}
-        self.wanted |= {
-            c.config.id for c in self._cells[experiment] if c.role.endswith(" grid") and c.config.method in tuned
-        }
+        grids_of = [c.config for c in self._cells[experiment] if c.role.endswith(" grid") and c.config.method in tuned]
+        self.wanted |= {g.id for g in grids_of if random_fraction in (None, getattr(g, "random_fraction", None))}
         return found
 
     def stored(self) -> tuple[dict, ...]:
@@ -191,15 +193,17 @@ def tally(found: list[Report]) -> dict[str, int]:
 
 def rules_before_runs(found: list[Report]) -> tuple[int, int]:
     """How many of the runs behind today's rules were made by code that already held each rule they count for, and of
-    how many this can be told.
+    how many this can be told. Our own variant, which is shown beside them, is not among them.
 
     Outside a checkout, or where history is cut off, nothing can be told: (0, 0).
     """
     answers: dict[str, set[int]] = {}
     for one in found:
         rule = None if one.earlier else claims.rule_commit(one.verdict.claim)
-        for record in (r for curve in one.curves for r in curve["records"] if rule):
-            answers.setdefault(record["id"], set()).add(_contains((record.get("commit") or "").rstrip("+"), rule))
+        judged = [curve for curve in one.curves if curve["role"] != RECOMMENDED]
+        for record in (r for curve in judged for r in curve["records"] if rule):
+            for part in (record, *([record["begun"]] if record.get("begun") else ())):  # a resumed run has two commits
+                answers.setdefault(record["id"], set()).add(_contains((part.get("commit") or "").rstrip("+"), rule))
     told = [known for known in answers.values() if known <= {0, 1}]
     return sum(known == {0} for known in told), len(told)
 

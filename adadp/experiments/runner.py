@@ -20,9 +20,11 @@ from pathlib import Path
 from adadp.experiments import federated, grids, places, results
 from adadp.experiments.configs import Config
 from adadp.experiments.estimates import estimate, print_plan, seconds
+from adadp.experiments.evidence import data_of, key_of
 from adadp.experiments.grids import Job, pending
 from adadp.experiments.plan import FEDERATED_SIZES, PROFILES, STORED
 from adadp.experiments.tables import reasons
+from adadp.folders import data_folder
 
 BACKENDS = ("loky", "dask", "ray")
 WAIT = 5.0  # seconds between looks at runs that another runner is at
@@ -66,7 +68,8 @@ def run(
 
     Raises:
         ValueError: an unknown experiment, profile or backend, a number below 1, a device that is not here.
-        RuntimeError: a folder cannot be written to; or runs failed (the others were carried out and stored).
+        RuntimeError: a folder cannot be written to; the data here are not those of an experiment's stored runs; or
+            runs failed (the others were carried out and stored).
     """
     _check(jobs=jobs, limit=limit, tier=tier, backend=backend, device=device)
     names = (
@@ -83,6 +86,7 @@ def run(
         print_plan(report.plan)
         return report
     places.check_writable(place)
+    _check_data(names, results.load(place), profile, tier, backend)
     workers = _Workers(place, device, jobs, backend, progress)
     _loop(report, lambda known: pending(names, known, profile, tier), limit, workers, pilots=profile in STORED)
     if report.failed:
@@ -104,6 +108,38 @@ def _check(*, backend: str, device: str, **least_one) -> None:
         from adadp.evaluation import pick_device
 
         pick_device(device)
+
+
+def _check_data(names, known: dict, profile: str, tier: int | None, backend: str) -> None:
+    """Refuse to add runs to an experiment that has stored ones of the same data set from elsewhere.
+
+    Raises:
+        RuntimeError: it has; the message says what to do.
+    """
+    from adadp.data import DataError, available
+    from adadp.experiments import execution
+
+    for name in names:
+        cells = grids.cells(name, known, profile)
+        stored = data_of(known[cell.config.id] for cell in cells if cell.config.id in known)
+        wanted = {
+            key_of(c.config.to_dict()): c.config
+            for c in cells
+            if c.config.id not in known and c.tier <= (tier or c.tier)
+        }
+        for key in stored.keys() & wanted.keys():
+            if backend != "loky" and not available(key[0], features=key[1]):
+                continue  # a cluster's machines have them
+            try:
+                here = execution.provenance(wanted[key])
+            except DataError:  # the runs themselves will say so
+                continue
+            if others := stored[key] - {here}:
+                raise RuntimeError(
+                    f"stored runs of {name} are of other {key[0]} data ({' and '.join(sorted(others))}) than those "
+                    f"here ({here}): put those data into {data_folder()}, or keep new runs apart with --folder"
+                )
+    execution.dataset.cache_clear()  # with several jobs this process needs none
 
 
 def _loop(report: Report, lacking: Callable, limit, workers, pilots: bool = False) -> None:
@@ -150,7 +186,9 @@ def _pilot(todo: list[Job], workers) -> dict[Config, str]:
 
 def _fault(record: dict) -> str | None:
     """What makes a short run a warning: numbers that are not finite (stored as null)."""
-    names = [name for name in ("test_accuracy", "lr") if "null" in json.dumps(record["rows"].get(name, []))]
+    rows = record["rows"]
+    none = {"test_accuracy": 0, "lr": sum(map(len, rows.get("refused", [])))}  # what is no fault
+    names = [name for name, count in none.items() if json.dumps(rows.get(name, [])).count("null") > count]
     return f"{' and '.join(names)} not finite, see {record['id']}" if names else None
 
 
@@ -227,26 +265,29 @@ def attempt(job: Job, place: Path, device: str, on_epoch=None) -> tuple[dict | N
     Raises:
         RuntimeError: a disk is full, so that every other run would fail as well.
     """
-    from adadp.experiments.execution import execute
+    from adadp.experiments.execution import execute, forget
 
     with places.lock(job.config.id) as mine:
-        if not mine or _stored(place, job):
+        if not mine:
             return None, None
         checkpoint = places.cache("checkpoints") / f"{job.config.id}.pt"
+        if _stored(place, job):  # perhaps by a process that was killed before it removed this
+            forget(checkpoint)
+            return None, None
         try:
             record = execute(job.config, device=device, checkpoint=checkpoint, on_epoch=on_epoch)
         except Exception as error:  # one broken cell must not stop a night of runs; the report names it
             places.stop_if_full(error, checkpoint.parent)
             return None, f"{type(error).__name__}: {error}"
         if _stored(place, job):  # by a runner whose cache, and with it the lock, is another
-            checkpoint.unlink(missing_ok=True)
+            forget(checkpoint)
             return None, None
         try:
             results.save(record, job.experiment, place)
         except OSError as error:
             places.stop_if_full(error, place)
             raise
-        checkpoint.unlink(missing_ok=True)
+        forget(checkpoint)
         return record, None
 
 

@@ -113,7 +113,9 @@ def in_words(report: Report) -> str:
 
 
 def _verdict(report: Report) -> str:
-    """The verdict in words; where runs are missing, how many."""
+    """The verdict in words; where runs are missing, how many; where all are there, why there is none."""
+    if report.verdict.verdict == INCOMPLETE and not report.missing:
+        return f"{INCOMPLETE}: {report.verdict.missing}"
     if report.verdict.verdict == INCOMPLETE:
         return f"{report.missing} of {report.needed} runs missing"
     return report.verdict.verdict

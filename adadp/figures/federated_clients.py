@@ -1,5 +1,6 @@
 """What the clients of stored federated runs chose for themselves: one line a client, a band from seed to seed."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adadp.figures import plots, style
-from adadp.figures.federated_runs import SIZE, finish
+from adadp.figures.federated_runs import SIZE, finish, traced
 from adadp.figures.stored_words import Note, found
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -24,7 +25,8 @@ def clients(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note:
         return Note(said)
     columns = [record["rows"] for record in curves[0]["records"]]
     rates, lost, kept = (np.array([c[n] for c in columns], float) for n in ("lr", "discarded", "accepted"))
-    share = lost / np.maximum(1, lost + kept)
+    share = np.ma.masked_invalid(lost / np.maximum(1, lost + kept))  # nothing where a client was left out
+    rates = np.ma.masked_invalid(rates)
     fig = style.figure(panels=2, width=5.2, height=3.3)
     style.log_axis(fig.axes[0], "y")
     style.percent_axis(fig.axes[1])
@@ -53,8 +55,7 @@ def within_round(percent: float, *numbers: int, size: str = SIZE, folder=None) -
     curves, said = _adaptive(percent, size, folder)
     if not curves:
         return Note(said)
-    inside = [record["within_rounds"] for record in curves[0]["records"]]
-    traces = [dict(zip(w["round"], w["lr"], strict=True)) for w in inside]
+    traces = [traced(record) for record in curves[0]["records"]]
     numbers = numbers or (2, max(traces[0]))
     fig = style.figure(panels=len(numbers), width=5.2, height=3.3, sharey=True)
     for ax, number in zip(fig.axes, numbers, strict=True):
@@ -64,6 +65,7 @@ def within_round(percent: float, *numbers: int, size: str = SIZE, folder=None) -
         ax.set(xlabel="of the round's gradients (%)", title=f"round {number}")
     fig.axes[0].set_ylabel("learning rate η")
     early = [lrs[len(lrs) // 10] / lrs[-1] for trace in traces for n in trace if n >= 2 for lrs in trace[n]]
+    early = [ratio for ratio in early if not math.isnan(ratio)]
     words = (
         f"A tenth into a round the learning rate is in the median {statistics.median(early):.2f} times that at its end"
     )
@@ -81,10 +83,11 @@ def _lines(ax: Axes, at: Sequence[float], values: np.ndarray, config: Mapping) -
     ends = []
     for k, group in enumerate(config["groups"].split("|")):
         look = plots.appearance(f"{k + 1}: {', '.join(CLASSES[int(c)] for c in group.split(','))}", k) | {"marker": ""}
-        mine = values[:, :, k]
+        mine = np.ma.masked_invalid(values[:, :, k])
         ax.fill_between(at, mine.min(axis=0), mine.max(axis=0), color=look["color"], alpha=0.12, linewidth=0)
         ax.plot(at, mine.mean(axis=0), **look)
-        ends.append((at[-1], mine[:, -1].mean(), look["label"], look["color"]))
+        if len(drawn := mine.mean(axis=0).compressed()):
+            ends.append((at[-1], drawn[-1], look["label"], look["color"]))
     plots.label_ends(ax, ends)
 
 

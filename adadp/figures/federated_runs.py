@@ -1,6 +1,7 @@
 """Stored federated runs as the chapters draw them: what is there, with as many seeds as there are, and in words what
 is still missing."""
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -36,11 +37,25 @@ def origin(experiment: str = "fed-rounds", *, size: str = SIZE, folder=None) -> 
 
 
 def rows(record: Mapping) -> list[dict]:
-    """The rounds of a stored record as rows; a traced round also has the learning rates within it (lrs)."""
+    """The rounds of a stored record as rows; a traced round also has the learning rates within it (lrs). What a client
+    that was left out of a round did not tell is nan."""
     columns = record["rows"]
-    found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    within = dict(zip(*record.get("within_rounds", {"round": [], "lr": []}).values(), strict=True))
+    found = [dict(zip(columns, map(told, values), strict=True)) for values in zip(*columns.values(), strict=True)]
+    within = traced(record)
     return [row | ({"lrs": within[row["round"]]} if row["round"] in within else {}) for row in found]
+
+
+def traced(record: Mapping) -> dict[int, list[list[float]]]:
+    """The learning rates within rounds that are stored in detail, a list a client: by round."""
+    numbers, rates = record.get("within_rounds", {"round": [], "lr": []}).values()
+    lengths = [max(len(lrs) for lrs in clients if lrs) for clients in rates]
+    filled = [[lrs or [math.nan] * n for lrs in clients] for clients, n in zip(rates, lengths, strict=True)]
+    return dict(zip(numbers, filled, strict=True))
+
+
+def told(value):
+    """The value of a column, with nan in place of None among those of clients."""
+    return [math.nan if v is None else v for v in value] if isinstance(value, list) else value
 
 
 @matplotlib.rc_context(style.RC)
