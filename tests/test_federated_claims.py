@@ -73,6 +73,17 @@ def test_equal_methods_contradict_the_comparisons(claimed):
         assert judge(BY_ID[claim], level).verdict == FAILS
 
 
+def test_a_close_verdict_shows_by_how_much(claimed):
+    """Losses of one decimal may look equal to a limit that their difference exceeds."""
+
+    def accuracy(role, config):
+        ends = {0.0: 0.46133, 1.0: 0.62767} if config.method == "sgd" else {0.0: 0.40993, 1.0: 0.54610}
+        return ends.get(config.random_fraction, 0.5) - (0.01 if role.endswith("grid") and config.lr > 0.05 else 0.0)
+
+    found = judge(BY_ID["fed-drops-less"], world(accuracy))
+    assert found.verdict == HOLDS and found.numbers["as_printed"].endswith("a difference of +3.02")
+
+
 def test_constant_lr_contradicts_what_is_said_of_it(claimed):
     def flat(r):
         rows = r["rows"] | {"lr": [[0.01] * 5] * len(r["rows"]["round"])}

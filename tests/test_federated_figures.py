@@ -216,3 +216,50 @@ def test_what_the_paper_leaves_open_is_told_in_numbers(full, tmp_path):
     assert said.startswith("0 % random, one seed: lr kept, mean of losses ")
     assert all(re.search(rf"{name} \d+\.\d %", said) for name in ("lr reset each round", "sum of losses"))
     assert "not stored yet" in federated_runs.switches(0, folder=tmp_path)
+
+
+def some_runs(full, folder, keep):
+    """A folder with those of the stored runs whose config is to be kept."""
+    for path in full.glob("*/*.json"):
+        run = results.read(path)
+        if keep(run["config"]):
+            results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "first"), [("lr", "lr", 0.1), ("batch", "batch_size", 10), ("randomness", "random_fraction", 0)]
+)
+def test_one_value_on_the_axis_is_no_curve(name, axis, first, full, tmp_path):
+    """While no curve has a second value, a note says what is missing in the place of a figure of single points."""
+    note = DRAWN[name](some_runs(full, tmp_path / "one", lambda config: config[axis] == first))
+    assert isinstance(note, Note) and "--profile laptop makes" in repr(note)
+    second = lambda config: config[axis] == first or config["method"] == "adadp"  # noqa: E731
+    assert isinstance(DRAWN[name](some_runs(full, tmp_path / "two", second)), Figure)
+
+
+def test_ablations_are_compared_at_the_seeds_of_adadp(full, tmp_path):
+    """Without discarding there are three seeds, of everything else one: another seed must not pass for a change."""
+    for path in full.glob("*/*.json"):
+        run = results.read(path)
+        if run["config"]["discard"] is False and run["config"]["seed"] > 1:
+            run["rows"]["test_accuracy"][-1] = 0.0
+        results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, path.parent.name, tmp_path)
+    fig = federated_runs.ablations(0, folder=tmp_path)
+    told = plots.describe(fig)
+    assert re.search(r"ADADP (\d+\.\d) %, nothing discarded \1 %", told), told
+    assert "1 seed a curve. One thing changed at a time." in plots.caption(fig)
+
+
+def test_without_adadp_nothing_stands_in_for_a_comparison(full, tmp_path):
+    folder = some_runs(full, tmp_path, lambda config: False in (config["discard"], config["keep_lr"]))
+    told = plots.describe(federated_runs.ablations(0, folder=folder))
+    assert "lr reset each round" in told and "nothing discarded" not in told
+
+
+def test_one_seed_makes_no_band(full, tmp_path):
+    config, band = federated_case("adadp", percent=33, seed=7), "Band: lowest to highest stored seed."
+    assert plots.caption(federated_runs.one_case(config, record(config), folder=full)).endswith(band)
+    folder = some_runs(full, tmp_path, lambda found: found["seed"] == 1)
+    for own in (record(config), None):
+        assert "Band" not in plots.caption(federated_runs.one_case(config, own, folder=folder))

@@ -275,3 +275,45 @@ def test_gaps_are_those_of_the_means():
     found = stored.gaps(stored.Comparison("dp-adam-mnist", runs, ""), "adam")
     assert found == {"as_printed": pytest.approx((-37, -37)), "recommended": pytest.approx((-2, 1))}
     assert stored.gaps(stored.Comparison("dp-adam-mnist", {}, ""), "adam") == {}
+
+
+def some_runs(full, folder, keep):
+    """A folder with those of the stored runs whose config is to be kept."""
+    for run in results.load(full).values():
+        if keep(run["config"]):
+            results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, run["experiment"], folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "first"),
+    [("by_batch_size", "expected_batch_size", 200), ("by_tol", "tol", 1.0), ("first_lr", "lr", 0.1)],
+)
+def test_one_value_on_the_axis_is_no_curve(name, axis, first, full, tmp_path):
+    """While no curve has a second value, a note says what is missing in the place of a figure of single points."""
+    note = FIGURES[name](some_runs(full, tmp_path / "one", lambda config: config.get(axis) == first))
+    assert isinstance(note, stored.Note) and "adadp run" in note.text
+    second = lambda config: config.get(axis) == first or config.get("method") == "adadp"  # noqa: E731
+    assert isinstance(FIGURES[name](some_runs(full, tmp_path / "two", second)), Figure)
+
+
+def test_the_text_alternative_of_a_figure_tells_every_panel(full):
+    fig = ablations.seconds_an_epoch(folder=full)
+    told = plots.describe(fig)
+    assert len(fig.axes) == 2 and all(ax.get_title() in told for ax in fig.axes)
+    assert told.count("ADADP 2.05, SGD 1.95, Adam 2.25") == 2
+
+
+def test_a_method_is_named_once(full):
+    said = plots.describe(ablations.lr_by_epoch({2: 0.02}, folder=full))
+    assert said.startswith("Learning rate of ADADP (as printed) by epoch.")
+
+
+def test_one_seed_makes_no_band(full, few):
+    config = case("mnist", "as_printed", sigma=2, seed=9)
+    run, band = record("as_printed", config), "Band: lowest to highest stored seed."
+    assert plots.caption(stored.one_case(config, run, folder=full)).endswith(band)
+    for own in (run, None):
+        assert "Band" not in plots.caption(stored.one_case(config, own, folder=few))
+    said = [stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=f)).html for f in (full, few)]
+    assert ["band: lowest to highest" in page for page in said] == [True, False] and "One seed a curve." in said[1]

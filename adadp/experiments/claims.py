@@ -199,7 +199,7 @@ CLAIMS: list[Claim] = [
     Claim("tol-one", "tol = 1.0 suits networks with 2T/d = O(1).", _TOL,
           "on the tol grid at most 1.0 point below the best tol at σ 2, 4, 6, 8, one seed", _tol_suits,
           note="the grid's runs have 20 epochs"),
-    Claim("small-d", "When sqrt(d) is far below |B|, a smaller tol is needed.", _TOL,
+    Claim("small-d", "When sqrt(d) is far below |B|, a smaller tol may be needed.", _TOL,
           "logistic regression, |B| 4000: best tol at most 0.3 and tol 1.0 loses at least 1.0 point, σ 2 and 8",
           _small_d, note="one seed"),
     Claim("same-time", "An epoch takes as long as one of SGD or Adam.", "Experiments",

@@ -11,7 +11,7 @@ from adadp.experiments import results
 from adadp.experiments.configs import Config, from_dict
 from adadp.experiments.private import DATA
 from adadp.figures import plots, style
-from adadp.figures.points import by_value
+from adadp.figures.points import by_value, has_course
 from adadp.figures.stored import accuracy_by_epoch, epochs, rows
 from adadp.figures.stored_words import Note, data_line, found, spent
 from adadp.rounding import points, round_up, signed
@@ -78,7 +78,7 @@ def lr_by_epoch(predicted: Mapping[float, float], *, data: str = "mnist", role: 
     ax.set(xlabel="epoch", ylabel="learning rate η")
     factors = [max(lr) / min(lr) for c in curves for r in c["records"] if (lr := r["rows"]["lr"][1:50])]
     words = f"Over epochs 2 to 50 the lr of a run changes by a factor of at most {max(factors):.2f}."
-    plots.describe(fig, f"Learning rate of ADADP {LABELS[role]} by epoch. {words}")
+    plots.describe(fig, f"Learning rate of {LABELS[role]} by epoch. {words}")
     return _finish(fig, f"{LABELS[role]}; thin lines: the closed form. {words}", curves)
 
 
@@ -97,15 +97,16 @@ def course(*, data: str = "mnist", sigma: float = 2, role: str = "as_printed", f
 def first_lr(*, folder=None):
     """Final accuracy after ten epochs against the first learning rate, one panel a noise multiplier."""
     curves, said = found("eta0", folder=folder)
-    sigmas = sorted({c["config"]["noise_multiplier"] for c in curves})
-    if not curves:
+    found_ends: dict = {}  # (noise multiplier, role) -> first learning rate -> final accuracies
+    for c in curves:
+        found_ends.setdefault((c["config"]["noise_multiplier"], c["role"]), {})[c["config"]["lr"]] = _ends(c)
+    if not has_course(found_ends):
         return Note(said)
+    sigmas = sorted({sigma for sigma, _ in found_ends})
     fig = style.figure(panels=len(sigmas), height=3.2, sharey=True)
     ranges = []
     for ax, sigma in zip(fig.axes, sigmas, strict=True):
-        ends: dict = {}
-        for c in (c for c in curves if c["config"]["noise_multiplier"] == sigma):
-            ends.setdefault(c["role"], {})[c["config"]["lr"]] = _ends(c)
+        ends = {role: values for (at, role), values in found_ends.items() if at == sigma}
         by_value(ends, xlabel="first learning rate η₀", log=True, labels=SHORT, ax=ax)
         ax.set_title(f"σ = {sigma:g}")
         ax.set_xticks([1e-4, 1e-2, 1])
@@ -141,11 +142,11 @@ def lr_paths(*, sigma: float = 2, role: str = "as_printed", folder=None):
 def by_tol(experiment: str = "small-d", *, folder=None):
     """Final accuracy against tol, one curve a noise multiplier: the case of few weights and large batches."""
     curves, said = found(experiment, folder=folder)
-    if not curves:
-        return Note(said)
     ends: dict = {}
     for c in sorted(curves, key=lambda c: c["config"]["noise_multiplier"]):
         ends.setdefault(f"σ = {c['config']['noise_multiplier']:g}", {})[c["config"]["tol"]] = _ends(c)
+    if not has_course(ends):
+        return Note(said)
     fig = by_value(ends, xlabel="tol", log=True)
     best = {name: max(v, key=lambda tol: statistics.fmean(v[tol])) for name, v in ends.items()}
     words = ", ".join(f"{tol:g} at {name}" for name, tol in best.items())
@@ -155,11 +156,11 @@ def by_tol(experiment: str = "small-d", *, folder=None):
 def by_batch_size(*, folder=None):
     """Final accuracy against the batch size, the same epsilon everywhere."""
     curves, said = found("batch-size", folder=folder)
-    if not curves:
-        return Note(said)
     ends: dict = {}
     for c in curves:
         ends.setdefault(c["role"].split(" |B|")[0], {})[c["config"]["expected_batch_size"]] = _ends(c)
+    if not has_course(ends):
+        return Note(said)
     fig = by_value({n: ends[n] for n in VARIANTS if n in ends}, xlabel="|B|", log=True, labels=SHORT)
     epsilon = max(c["records"][0]["rows"]["epsilon_pld"][-1] for c in curves)
     return _finish(fig, f"100 epochs at ε = {round_up(epsilon)} (PLD), whatever the batch size. {said}", curves)
@@ -194,11 +195,14 @@ def seconds_an_epoch(*, folder=None):
     if not curves:
         return Note(said)
     networks = {"mnist_mlp": "MNIST network", "cifar_head": "CIFAR-10 head"}
-    fig = style.figure(panels=len(curves), height=1.9)
+    fig, told = style.figure(panels=len(curves), height=1.9), []
     for ax, c in zip(fig.axes, curves, strict=True):
-        columns = c["records"][0]["rows"]
+        columns, name = c["records"][0]["rows"], networks.get(c["config"]["model"], c["config"]["model"])
+        plots.describe(fig, "")  # each panel describes itself
         plots.bars({m: columns[m] for m in ("adadp", "sgd", "adam")}, xlabel="seconds an epoch", ax=ax)
-        ax.set_title(networks.get(c["config"]["model"], c["config"]["model"]))
+        ax.set_title(name)
+        told.append(f"{name}, {plots.describe(fig)}")
+    plots.describe(fig, " ".join(told))
     device = ", ".join(dict.fromkeys(c["records"][0]["device"] for c in curves))
     return _finish(fig, f"Turn by turn on {device}. {said}", curves)
 

@@ -115,7 +115,11 @@ def other_extreme(rows: Sequence[Mapping[str, float]]) -> Figure:
         f" {predicted[last]:.3g}, the stability limit {limit[last]:.3g}. The training loss is least for tol"
         f" {tol[np.argmin(loss)]:g}.",
     )
-    plots.caption(fig, "A small model: for large tol the learning rate leaves the noise law for the stability limit.")
+    plots.caption(
+        fig,
+        "A small model: the learning rate stays below the noise law, in parallel to it, and for large tol bends away"
+        " past the stability limit.",
+    )
     plots.statement(fig, MEASURED)
     return fig
 

@@ -2,7 +2,9 @@
   "use strict";
   function start(root) {
     root.setAttribute("data-ready", "");
-    var data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
+    var packed = root.querySelector("script[type='application/json']");
+    if (!packed) return;  // a page that was cut: the picture stays as it is
+    var data = JSON.parse(packed.textContent);
     var inputs = Array.prototype.slice.call(root.querySelectorAll("input[type=range]"));
     var outputs = root.querySelectorAll("output");
     var targets = [];

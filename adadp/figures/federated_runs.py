@@ -12,9 +12,9 @@ from adadp.experiments.federated import ABLATIONS, OPEN
 from adadp.experiments.federated_claims import BROKEN
 from adadp.experiments.report import finals, spread
 from adadp.figures import federated, plots, style
-from adadp.figures.points import by_value
+from adadp.figures.points import by_value, has_course
 from adadp.figures.stored import not_yet, own_and_alike
-from adadp.figures.stored_words import Note, data_line, found
+from adadp.figures.stored_words import Note, data_line, found, of_a_case
 from adadp.figures.table import Table
 from adadp.rounding import signed
 
@@ -88,13 +88,13 @@ def by_setting(experiment: str, name: str, *, size: str = SIZE, folder=None) -> 
     """
     curves, said = found(experiment, size, folder)
     curves = [c for c in curves if c["role"] in ROLES]
-    if not curves:
-        return Note(said)
     scale, xlabel = {"random_fraction": (100, "uniformly random data (%)"), "batch_size": (1, "batch size")}[name]
     points: dict = {}
     for curve in curves:
         at = points.setdefault(ROLES[curve["role"]], {})
         at[scale * curve["config"][name]] = [r["rows"]["test_accuracy"][-1] for r in curve["records"]]
+    if not has_course(points):
+        return Note(said)
     fig = by_value(points, xlabel=xlabel, log=name == "batch_size", ax=style.figure(height=3.3).axes[0])
     fig.axes[0].set_xticks(sorted({at for values in points.values() for at in values}))
     return finish(fig, f"After the last round. {_tuned(curves)}", curves, said)
@@ -105,17 +105,19 @@ def by_lr(*, size: str = SIZE, folder=None) -> Figure | Note:
     """Accuracy after the last round against the (first) learning rate, one curve a share of random data: mean, lowest
     and highest seed; ADADP on the left, SGD on the right."""
     curves, said = found("fed-lr", size, folder)
-    if not curves:
+    values: dict = {}  # (method, share of random data) -> learning rate -> final accuracies
+    for c in sorted(curves, key=lambda c: c["config"]["lr"]):
+        values.setdefault((c["config"]["method"], c["config"]["random_fraction"]), {})[c["config"]["lr"]] = finals(c)
+    if not has_course(values):
         return Note(said)
     fig, ranges = style.figure(panels=2, height=3.3, sharey=True), []
-    shares = sorted({c["config"]["random_fraction"] for c in curves})
+    shares = sorted({share for _, share in values})
     panels = (("adadp", "ADADP", "first learning rate η₀"), ("sgd", "SGD", "learning rate η"))
     for ax, (method, title, xlabel) in zip(fig.axes, panels, strict=True):
         ends = []
         style.log_axis(ax)
         for k, p in enumerate(shares):
-            mine = [c for c in curves if (c["config"]["method"], c["config"]["random_fraction"]) == (method, p)]
-            points = {c["config"]["lr"]: finals(c) for c in sorted(mine, key=lambda c: c["config"]["lr"])}
+            points = values.get((method, p), {})
             mean, low, high = ([f(v) / 100 for v in points.values()] for f in (statistics.fmean, min, max))
             look = plots.appearance(f"{100 * p:g} % random", len(shares) - 1 - k)
             ax.fill_between(list(points), low, high, color=look["color"], alpha=0.16, linewidth=0)
@@ -140,20 +142,21 @@ def _mean(curve: Mapping) -> float:
 
 @matplotlib.rc_context(style.RC)
 def ablations(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note:
-    """Accuracy after the last round with one thing changed at a time, as bars."""
+    """Accuracy after the last round with one thing changed at a time, as bars, at the seeds that ADADP has here."""
     curves, said = found("fed-ablations", size, folder, random_fraction=percent / 100)
-    curves += [
-        c
-        for c in found("fed-discarding", size, folder, random_fraction=percent / 100)[0]
-        if c["role"] == "nothing discarded"
-    ]
+    seeds = {r["config"]["seed"] for c in curves if c["role"] == "adadp" for r in c["records"]}
+    for c in found("fed-discarding", size, folder, random_fraction=percent / 100)[0]:
+        alike = [r for r in c["records"] if r["config"]["seed"] in seeds]
+        curves += [c | {"records": alike}] if c["role"] == "nothing discarded" and alike else []
     if not curves:
         return Note(said)
     order = ["adadp", "nothing discarded", *ABLATIONS]
     curves = sorted(curves, key=lambda c: order.index(c["role"]))
     values = {ROLES.get(c["role"], c["role"]): [r["rows"]["test_accuracy"][-1] for r in c["records"]] for c in curves}
     fig = plots.bars(values, xlabel=f"test accuracy, {percent:g} % random", percent=True)
-    return finish(fig, "One thing changed at a time; a line reaches from the lowest to the highest seed.", curves, said)
+    spans = any(len(seeds) > 1 for seeds in values.values())
+    line = "; a line reaches from the lowest to the highest seed" if spans else ""
+    return finish(fig, f"One thing changed at a time{line}.", curves, said)
 
 
 def broken(*, size: str = SIZE, folder=None) -> dict[str, int]:
@@ -235,7 +238,7 @@ def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Not
         return not_yet(config)
     series = {name: [rows(r) for r in found] for name, found in runs.items()}
     fig = federated.accuracy_by_round(series, data=data_line(records))
-    plots.caption(fig, f"The case {config.slug}. Band: lowest to highest stored seed.")
+    plots.caption(fig, of_a_case(config, len(records) - bool(record)))
     return fig
 
 

@@ -12,6 +12,15 @@ from adadp.figures import plots, style
 Points = Mapping[str, Mapping[float, Sequence[float]]]
 
 
+def has_course(points: Mapping[object, Mapping[float, Sequence[float]]]) -> bool:
+    """Whether a curve has two values on the axis: while each has one, nothing shows how accuracy depends on them.
+
+    >>> has_course({"adadp": {10: [0.9]}, "sgd": {10: [0.8]}}), has_course({"adadp": {10: [0.9], 50: [0.8]}})
+    (False, True)
+    """
+    return any(len(values) > 1 for values in points.values())
+
+
 @matplotlib.rc_context(style.RC)
 def by_value(
     points: Points, *, xlabel: str, log: bool = False, labels: Mapping[str, str] | None = None, ax: Axes | None = None

@@ -16,7 +16,7 @@ from adadp.experiments import results
 from adadp.experiments.report import finals, spread
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
-from adadp.figures.stored_words import ACCOUNTANTS, Note, both, data_line, missing, spent
+from adadp.figures.stored_words import ACCOUNTANTS, Note, band, both, data_line, missing, of_a_case, spent
 from adadp.figures.table import Table
 from adadp.figures.widgets import Explorer, View, explorer
 from adadp.privacy import assumptions
@@ -223,7 +223,7 @@ def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer 
         fig = plots.accuracy_against_epsilon(runs, delta=delta, ax=style.figure(height=3.8).axes[0])
         _look_closer(fig, runs)
         told = f"{peeking(compared)} {compared.missing}".strip()
-        plots.caption(fig, f"Stored full-size runs. Line: mean over seeds; band: lowest to highest. {told}")
+        plots.caption(fig, f"Stored full-size runs. {band(map(len, methods.values()))} {told}")
         plots.statement(fig, f"ε for {assumptions()}; accountant as chosen")
         plots.provenance(fig, compared.data)
         spent = max(seeds[0][-1]["epsilon"] for seeds in runs.values())
@@ -281,7 +281,7 @@ def one_case(config, record: dict | None = None, *, folder=None) -> Figure | Not
         plots.statement(fig, f"ε for {assumptions()}; moments accountant")
     else:  # epsilon is infinite
         fig = accuracy_by_epoch({name: [epochs(r) for r in found] for name, found in runs.items()}, ax=ax)
-    plots.caption(fig, f"The case {config.slug}. Band: lowest to highest stored seed.")
+    plots.caption(fig, of_a_case(config, len(records) - bool(record)))
     plots.provenance(fig, data_line(records))
     return fig
 

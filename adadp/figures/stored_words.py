@@ -1,7 +1,7 @@
 """What stands below a figure of stored runs, in words: what was spent, where the data come from, what is missing."""
 
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from adadp.experiments import results, tables
@@ -57,6 +57,20 @@ def found(experiment: str, size: str = "paper", folder=None, **fixed) -> tuple[l
     curves = [c for c in results.curves(experiment, records, size) if c["records"]]
     curves = [c for c in curves if all(c["config"][name] == value for name, value in fixed.items())]
     return curves, missing(experiment, records=records, profile=size)
+
+
+def of_a_case(config, stored: int) -> str:
+    """What stands below a case of one's own, over the band of so many stored seeds: one alone makes none."""
+    return f"The case {config.slug}.{' Band: lowest to highest stored seed.' if stored > 1 else ''}"
+
+
+def band(seeds: Iterable[int]) -> str:
+    """What the curves are, by how many seeds each has.
+
+    >>> band([3, 1]), band([1, 1])
+    ('Line: mean over seeds; band: lowest to highest.', 'One seed a curve.')
+    """
+    return "Line: mean over seeds; band: lowest to highest." if max(seeds) > 1 else "One seed a curve."
 
 
 def data_line(records: Sequence[dict]) -> str:

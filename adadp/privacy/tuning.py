@@ -22,8 +22,9 @@ def tuned_epsilon(
         noise_multiplier, sample_rate, steps, delta: of ONE training, as for :func:`adadp.epsilon`.
         runs: number of trainings. For "composed" a whole number: all of a grid, every result published. For the others
             the mean of a random number of trainings, >= 1, of which only the best is published.
-        method: "composed", or the distribution of the random number: "logarithmic" (cheapest), "geometric" or
-            "poisson" (fewest very long searches).
+        method: "composed", or the distribution of the random number: "logarithmic" (often the cheapest of
+            these), "geometric" (never cheaper than that) or "poisson" (fewest very long searches; dear for a large
+            mean).
     Returns:
         An upper bound on epsilon. It covers the choice of anything tuned this way: learning rate, tol, C.
     Raises:

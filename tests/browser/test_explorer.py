@@ -90,6 +90,8 @@ def folder(explorers, tmp_path_factory):
     for theme in ("light", "dark"):
         body = first + second + show.to_html(fig)
         (path / f"{theme}.html").write_text(head.format(theme) + body + "</main></body></html>", encoding="utf-8")
+    cut = re.sub(r'<script type="application/json">.*?</script>', "", first, flags=re.DOTALL)
+    (path / "cut.html").write_text(head.format("light") + cut + second + "</main></body></html>", encoding="utf-8")
     twice = head.format("light") + second + second + "</main></body></html>"
     (path / "twice.html").write_text(twice, encoding="utf-8")
     return path
@@ -119,6 +121,15 @@ def state(root):
 def positions(it, *indices):
     """Values of an explorer at the given indices."""
     return {axis.name: axis.values[i] for axis, i in zip(it.axes, indices, strict=True)}
+
+
+def test_an_explorer_without_its_data_is_a_picture_and_stops_no_other(visit, address, explorers):
+    page = visit(f"{address}/cut.html")
+    whole, last = page.locator(".adadp-explorer").all()
+    assert whole.locator("svg").count() and not whole.locator("input").first.is_visible()
+    last.locator("input").evaluate(MOVE, 2)
+    assert state(last)["says"] == explorers[1].view(**positions(explorers[1], 2)).says
+    assert page.complaints == []
 
 
 @pytest.mark.parametrize("way", ("http", "file"))
