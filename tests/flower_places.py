@@ -17,6 +17,7 @@ from adadp.federated import load_task
 from adadp.federated.keeping import fingerprint
 
 ROOT = Path(__file__).resolve().parents[1]
+PATIENCE = 600  # seconds: a round of real processes takes a minute where other tests run beside it
 TASK = """
 import time
 from pathlib import Path
@@ -83,7 +84,7 @@ class Place:
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()
 
-    def wait_for(self, name, text, seconds=120):
+    def wait_for(self, name, text, seconds=PATIENCE):
         deadline = time.monotonic() + seconds
         while text not in self.log(name):
             assert time.monotonic() < deadline, f"{text!r} never came:\n{self.log(name)}"

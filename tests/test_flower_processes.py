@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from flower_places import alone, children, offline, port
+from flower_places import PATIENCE, alone, children, offline, port
 
 pytest_plugins = ["flower_places"]
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.slow]
@@ -28,12 +28,12 @@ def test_one_command_gives_the_weights_of_one_process_offline_and_silent(place):
             for setting in ("FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"):
                 assert setting in env, f"{command}: {setting}"
     assert len(seen) >= 5, "a server, two clients, and what they start"
-    assert process.wait(240) == 0, place.log("run")
+    assert process.wait(PATIENCE) == 0, place.log("run")
     assert place.weights() == alone(2)
     assert f"finished: weights {alone(2)}" in place.log("run")
     assert [row["clients"] for row in place.history()] == [[0, 1], [0, 1]]
     again = place.start("again", "run", "small:task", "--rounds", "2", "--output", "out")
-    assert again.wait(60) == 2 and "holds a finished run" in place.log("again")
+    assert again.wait(PATIENCE) == 2 and "holds a finished run" in place.log("again")
 
 
 def test_a_client_killed_in_a_round_is_missing_there_and_comes_back(place):
@@ -50,7 +50,7 @@ def test_a_client_killed_in_a_round_is_missing_there_and_comes_back(place):
     for pid in children(killed.pid):
         os.kill(pid, signal.SIGKILL)
     (place.folder / "hold").unlink()
-    assert run.wait(400) == 0, place.log("run")
+    assert run.wait(PATIENCE) == 0, place.log("run")
     rows = place.history()
     assert rows[0]["clients"] == [0] and rows[0]["missing"] == [1]
     assert rows[-1]["clients"] == [0, 1] and rows[-1]["missing"] == []

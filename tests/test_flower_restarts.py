@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import pytest
-from flower_places import alone, children, port
+from flower_places import PATIENCE, alone, children, port
 
 pytest_plugins = ["flower_places"]
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600), pytest.mark.slow]
@@ -23,13 +23,13 @@ def test_a_killed_server_is_started_again_and_nothing_is_lost(place):
     place.wait_for("run", "round 2")
     for pid in {server.pid, *children(server.pid)}:
         os.kill(pid, signal.SIGKILL)
-    assert run.wait(120) == 2
+    assert run.wait(PATIENCE) == 2
     assert "start it again, then give the same command" in place.log("run")
     kept = len(place.history())
     assert 2 <= kept < 4 and (place.folder / "out" / "checkpoint.pt").exists()
     place.start("serve2", "serve", "--port", number)
     place.wait_for("serve2", "serving at")
-    assert place.start("run2", *command).wait(300) == 0, place.log("run2")
+    assert place.start("run2", *command).wait(PATIENCE) == 0, place.log("run2")
     assert "continuing" in place.log("run2") and f"round {kept}:" not in place.log("run2")
     assert place.weights() == alone(4)
 
@@ -61,10 +61,10 @@ def test_under_tls_a_client_without_a_registered_key_is_kept_out(place):
         place.start(name, "join", "small:task", "--client", client, *tls, "--key", name)
     place.wait_for("stranger", "not connected (its key is not registered there")
     plain = place.start("plain", "run", "small:task", "--superlink", address, "--output", "plain")
-    assert plain.wait(60) == 2 and "no run was started" in place.log("plain")
+    assert plain.wait(PATIENCE) == 2 and "no run was started" in place.log("plain")
     few = place.start("few", "run", "small:task", *tls, "--output", "out", "--min-clients", "2", "--join-timeout", "20")
-    assert few.wait(120) == 2
+    assert few.wait(PATIENCE) == 2
     assert "1 of 2 clients came within 20 s, min_clients is 2" in place.log("few")
     place.start("client1", "join", "small:task", "--client", "1", *tls, "--key", "client1")
-    assert place.start("run", "run", "small:task", *tls, "--output", "out", "--rounds", "1").wait(200) == 0
+    assert place.start("run", "run", "small:task", *tls, "--output", "out", "--rounds", "1").wait(PATIENCE) == 0
     assert place.weights() == alone(1) and "connected; waiting" not in place.log("stranger")
