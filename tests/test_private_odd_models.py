@@ -369,6 +369,17 @@ def test_batch_statistics_of_the_inputs_are_refused(name):
     assert grad.steps == 0 and all(p.grad is None for p in grad.model.parameters())
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_an_output_that_is_nearly_zero_is_not_taken_for_a_statistic(seed):
+    """All of it is rounding, which is another in company."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(50, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    x, y = torch.randn(32, 50), torch.randn(32)
+    with torch.no_grad():
+        model[-1].bias -= model(x)[0]
+    private(model, noise_multiplier=1.0, loss=lambda output, y: (output.squeeze(1) - y).square()).backward(x, y)
+
+
 def test_batch_statistics_are_refused_after_a_batch_of_one():
     torch.manual_seed(0)
     grad = private(Before(STATISTICS["centred"]))

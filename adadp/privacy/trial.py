@@ -17,6 +17,7 @@ from adadp.privacy.recording import Recorder
 from adadp.privacy.terms import as_rows
 
 ROUNDING, HALF = 1e-3, 5e-2  # of an output, by which it may differ from what the example gives alone; under autocast
+UNITS = 256  # last digits of a usual output: what is nearly zero may be all rounding
 
 
 def layout_of_one(model: nn.Module, params: list[Tensor], x) -> tuple[set, bool]:
@@ -106,12 +107,13 @@ def _differs(few, one, size: int) -> bool:
             continue
         if single.shape != (1, *many.shape[1:]):
             continue
-        a, b = many[0].detach().double(), single[0].double()
-        same = (a == b) | (a.isnan() & b.isnan())
-        wrong = torch.where(same, 0, a - b).norm()
-        least = min(a.nan_to_num(0, 0, 0).norm(), b.nan_to_num(0, 0, 0).norm())
+        rows, b = as_rows(many.detach()).double(), as_rows(single).double()[0]
+        a, sizes = rows[0], rows.nan_to_num(0, 0, 0).norm(dim=1)
+        wrong = torch.where((a == b) | (a.isnan() & b.isnan()), 0, a - b).norm()
         half = torch.is_autocast_enabled(many.device.type) or torch.finfo(many.dtype).bits < 32
-        if not bool(wrong <= (HALF if half else ROUNDING) * least):
+        share, least = (HALF, HALF) if half else (ROUNDING, UNITS * torch.finfo(many.dtype).eps)
+        own = torch.minimum(sizes[0], b.nan_to_num(0, 0, 0).norm())
+        if not bool(wrong <= torch.maximum(share * own, least * sizes.median())):
             return True
     return False
 
