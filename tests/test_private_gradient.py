@@ -600,17 +600,51 @@ def test_a_frozen_embedding_that_changes_its_rows_is_refused():
         private(model)
 
 
-def test_an_operation_that_cannot_be_batched_says_so():
-    class Branches(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(6, 3))
+class Branches(nn.Module):
+    """An operation that looks at values, which vmap cannot batch."""
 
-        def forward(self, x):
-            return x @ self.weight if float(x.sum()) > 0 else x @ self.weight.abs()
+    def __init__(self, forward):
+        super().__init__()
+        self.weight, self.layer, self.unused = nn.Parameter(torch.randn(6, 6)), nn.Linear(6, 3), nn.Linear(2, 2)
+        self.how = forward
 
-    with pytest.raises(RuntimeError, match="weight cannot be differentiated one example at a time"):
-        private(Branches()).backward(torch.randn(4, 6), labels(4))
+    def forward(self, x):
+        return self.layer(self.how(x, self.weight))
+
+
+class Doubled(torch.autograd.Function):
+    """A function of its own, written the way that torch.func does not take."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, g):
+        return 2 * g
+
+
+UNBATCHED = {
+    "looks at a value": lambda x, w: torch.stack([a @ w if float(a.detach().sum()) > 0 else a @ w.abs() for a in x]),
+    "picks rows": lambda x, w: torch.stack([w[(a > 0).nonzero().flatten()].sum(0) for a in x]),
+    "a function of one's own": lambda x, w: Doubled.apply(x @ w),
+    "drops a whole example": lambda x, w: x @ w * torch.empty(len(x), 1).bernoulli_(1.0),
+}
+
+
+@pytest.mark.parametrize("name", UNBATCHED)
+def test_what_cannot_be_batched_runs_one_example_after_the_other_and_says_so(name):
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match=r"model: .* one after the other.* weight"):
+        assert_matches_loop(Branches(UNBATCHED[name]), torch.randn(7, 6), labels(7))
+
+
+def test_a_long_list_of_parameters_is_cut_short():
+    model = nn.Sequential(*(Branches(UNBATCHED["looks at a value"]) for _ in range(4)))
+    for part in model:
+        part.layer = nn.Linear(6, 6)
+    with pytest.warns(UserWarning, match=r"uses 0\.weight, 1\.weight, 2\.weight and 1 more: vmap"):
+        private(model).backward(torch.randn(4, 6), labels(4))
 
 
 def test_an_input_changed_in_place_is_noticed():

@@ -1,9 +1,12 @@
-"""What has no ghost-norm rule: gradients of single examples by vmap(grad), and the models that are refused.
+"""What has no ghost-norm rule: gradients of single examples by vmap or a loop, and the models that are refused.
 
 Also the few helpers that both ways share: how a model is called and what a batch of inputs is.
 """
 
+import contextlib
+import warnings
 from collections.abc import Callable
+from textwrap import shorten
 
 import torch
 from torch import Tensor, nn
@@ -126,10 +129,8 @@ def places(model: nn.Module, params: dict[str, Tensor]) -> dict[str, str]:
 def per_example_gradients(
     model: nn.Module, loss: Callable, params: dict[str, Tensor], x, y: Tensor
 ) -> dict[str, Tensor]:
-    """Per-example gradients of the named parameters, each (B, *parameter), by vmap(grad): any operation, but slow.
-
-    Raises:
-        RuntimeError: an operation that vmap cannot batch; the message says what to do.
+    """Per-example gradients of the named parameters, each (B, *parameter): by vmap(grad), or, where an operation
+    cannot be batched, by a loop over the examples, with a warning, because that is slower still.
     """
     tensors, everything = leaves(x), dict(model.named_parameters())
     held = places(model, everything)
@@ -153,11 +154,33 @@ def per_example_gradients(
         # Some operations (GRU) write into a tensor made from a parameter: all must be batched from the start.
         copies = {name: p.detach().expand(len(y), *p.shape) for name, p in everything.items()}
         others = {name: copies.pop(name) for name in everything.keys() - values.keys()}
-        try:
+        with contextlib.suppress(RuntimeError):
             return vmap(grad(one_loss), randomness="different")(copies, others, y, *tensors)
-        except RuntimeError:
-            raise RuntimeError(
-                f"model: an operation that uses {', '.join(params)} cannot be differentiated one example at a time "
-                f"({str(first).splitlines()[0]}); freeze these parameters, or write the layer with operations that "
-                "torch.func.vmap supports"
-            ) from first
+        found = _one_by_one(model, loss, params, x, y)
+        warnings.warn(
+            f"model: the examples of a batch run one after the other, which is slow, because of an operation that "
+            f"uses {_few(list(params))}: {shorten(str(first), 160, placeholder=' …')}",
+            stacklevel=2,
+        )
+        return found
+
+
+def _one_by_one(model: nn.Module, loss: Callable, params: dict[str, Tensor], x, y: Tensor) -> dict[str, Tensor]:
+    """The gradients of one example after the other, for operations that look at values (``if x.sum() > 0``)."""
+    found = {name: p.new_zeros(len(y), *p.shape, requires_grad=False) for name, p in params.items()}
+    with torch.enable_grad():
+        for i in range(len(y)):
+            one = slice(i, i + 1)
+            value = per_example_losses(loss, call(model, part(x, one)), y[one], 1)
+            if not value.requires_grad:
+                continue
+            grads = torch.autograd.grad(value, list(params.values()), torch.ones_like(value), allow_unused=True)
+            for rows, g in zip(found.values(), grads, strict=True):
+                if g is not None:
+                    rows[i] = g.detach()
+    return found
+
+
+def _few(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

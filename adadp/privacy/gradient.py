@@ -99,6 +99,7 @@ class PrivateGradient:
         the forward pass changes a buffer or a    refused: it would keep statistics of the data without noise; spectral
         frozen parameter                          norms, which follow the weights alone, are taken
         the forward pass differentiates           taken with ``torch.func``; ``torch.autograd.grad`` is refused
+        an operation that cannot be batched       examples run one after the other; a warning says why it is slow
         a parameter's own hook                    not called: change ``grad`` after ``backward``
         loss uses the model's parameters          refused
         checkpointed block, not reentrant         as any other; its layers' inputs are kept all the same
@@ -189,8 +190,7 @@ class PrivateGradient:
         Raises:
             ValueError: shapes that do not fit together, a loss that is not one value an example or that uses the
                 model's parameters, a batch norm in training mode.
-            RuntimeError: an operation that cannot be differentiated one example at a time; ``torch.inference_mode``;
-                ``parametrize.cached``.
+            RuntimeError: ``torch.inference_mode``; ``parametrize.cached``; an input that is changed in place.
         """
         if torch.is_inference_mode_enabled():
             raise RuntimeError("no gradients can be had under torch.inference_mode(): call backward outside of it")
