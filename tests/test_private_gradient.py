@@ -639,6 +639,26 @@ def test_what_cannot_be_batched_runs_one_example_after_the_other_and_says_so(nam
         assert_matches_loop(Branches(UNBATCHED[name]), torch.randn(7, 6), labels(7))
 
 
+class Packed(nn.Module):
+    """Sequences of different lengths, which end where only zeros follow."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(6, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x):
+        lengths = x.detach().any(2).sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.last(self.lstm(packed)[1][0][-1])
+
+
+def test_packed_sequences_match_the_loop():
+    torch.manual_seed(0)
+    x = torch.randn(4, 7, 6) * (torch.arange(7) < torch.tensor([7, 3, 5, 2])[:, None])[:, :, None]
+    with pytest.warns(UserWarning, match="one after the other"):
+        assert_matches_loop(Packed(), x, labels(4))
+
+
 def test_a_long_list_of_parameters_is_cut_short():
     model = nn.Sequential(*(Branches(UNBATCHED["looks at a value"]) for _ in range(4)))
     for part in model:
