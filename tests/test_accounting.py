@@ -66,7 +66,7 @@ def _random_settings(count, seed=0):
         }
 
 
-def _lower_bound(noise_multiplier, sample_rate, steps, delta, neighbors):
+def _lower_bound(noise_multiplier, sample_rate, steps, delta, neighbors, fine):
     """dp-accounting's optimistic estimate, at an interval where its bias is small or the grid stays affordable."""
     relation = dp_accounting.NeighboringRelation[
         {"add_remove": "ADD_OR_REMOVE_ONE", "replace_one": "REPLACE_ONE"}[neighbors]
@@ -74,7 +74,7 @@ def _lower_bound(noise_multiplier, sample_rate, steps, delta, neighbors):
     spread = loss_moments(noise_multiplier, sample_rate, neighbors == "replace_one")[1]
     reach = math.log1p(sample_rate * math.expm1(min(700.0, 8 / noise_multiplier + 0.5 / noise_multiplier**2)))
     total = 25 * math.sqrt(steps) * spread
-    width = max(0.02 * math.sqrt(steps) * spread / steps, reach / 10_000, total / 200_000)
+    width = max(0.02 * math.sqrt(steps) * spread / steps, reach / (10_000 * fine), total / (200_000 * fine))
     loss = privacy_loss_distribution.from_gaussian_mechanism(
         noise_multiplier,
         pessimistic_estimate=False,
@@ -86,14 +86,14 @@ def _lower_bound(noise_multiplier, sample_rate, steps, delta, neighbors):
     return loss.self_compose(steps).get_epsilon_for_delta(delta)
 
 
-def _check_order(settings, tightness):
+def _check_order(settings, tightness, fine=1.0):
     by = {name: epsilon(**settings, accountant=name) for name in ("moments", "rdp", "pld")}
     assert by["moments"] >= by["rdp"] * (1 - 1e-9), settings
     assert by["rdp"] >= by["pld"] / 1.01 - 1e-12, settings
     replace = epsilon(**settings, accountant="pld", neighbors="replace_one")
     assert replace >= by["pld"] / 1.01, settings
     for neighbors, value in (("add_remove", by["pld"]), ("replace_one", replace)):
-        low = _lower_bound(**settings, neighbors=neighbors)
+        low = _lower_bound(**settings, neighbors=neighbors, fine=fine)
         assert value >= low * (1 - 1e-9), (settings, neighbors)
         if value > 0:
             tightness.append(low / value)
@@ -109,8 +109,10 @@ def test_moments_rdp_pld_and_a_lower_bound_keep_their_order():
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_order_holds_in_a_thousand_settings():
+    tightness = []
     for settings in _random_settings(1000, seed=1):
-        _check_order(settings, [])
+        _check_order(settings, tightness, fine=0.2)  # the bounds are most of the work
+    assert np.mean(np.array(tightness) > 0.8) > 0.5
 
 
 def _discretisation_error(settings, neighbors):

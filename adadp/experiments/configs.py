@@ -12,7 +12,8 @@ Kinds of runs share three things: ``kind``, ``id`` and ``slug``. :data:`KINDS` m
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import ClassVar
 
 DATASETS = ("mnist", "cifar10", "mnist-5k")
@@ -34,7 +35,7 @@ class Config:
         """All fields and the kind as JSON with sorted keys: the text that is hashed."""
         return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Twelve hex digits of the SHA-256 of :meth:`canonical`."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]
@@ -46,7 +47,7 @@ class Config:
 
     def to_dict(self) -> dict:
         """The fields as plain values, with the kind."""
-        return {"kind": self.kind, **asdict(self)}
+        return {"kind": self.kind, **{field.name: getattr(self, field.name) for field in fields(self)}}
 
     def but(self, **changes):
         """A copy with some fields changed."""
