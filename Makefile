@@ -14,7 +14,7 @@ export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install book serve test test-all lint links results bench clean constraints
+.PHONY: help install book serve test test-all lowest lint links results bench clean constraints
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ test: $(VENV)/.dev  ## test the package, the notebooks and the book, built stric
 
 test-all: test  ## the same, then engines, browser and Colab
 	@$(PYTEST) -m "engine or browser"
+
+lowest:  ## test the package with the oldest releases that pyproject.toml allows (PYTHON=python3.11)
+	@$(PYTHON) .ci/lowest.py _build/lowest
 
 lint: $(VENV)/.dev  ## style, types, notebooks without outputs
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

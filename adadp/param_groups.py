@@ -43,8 +43,9 @@ def complete(groups: list[dict], defaults: dict, shared: tuple[str, ...]) -> Non
         ValueError: groups disagree in something that they share.
     """
     for group in groups:
-        for name in defaults.keys() - group.keys() - {"differentiable"}:  # which torch adds to them
-            group[name] = groups[0].get(name, defaults[name])
+        for name, value in defaults.items():
+            if name not in group and name != "differentiable":  # which torch adds to the defaults
+                group[name] = groups[0].get(name, value)
     for group in groups[1:]:
         for name in shared:
             if group[name] != groups[0][name]:
@@ -84,7 +85,8 @@ def on_device(groups: list[dict]) -> bool:
 
 def home(group: dict) -> torch.device:
     """Where a group's parameters are."""
-    return next((p.device for p in group["params"]), CPU)
+    params = group["params"]
+    return params[0].device if params else CPU
 
 
 def to_device(groups: list[dict], names: tuple[str, ...]) -> None:
@@ -116,8 +118,12 @@ def write(groups: list[dict], **values) -> None:
 def scale_lr(groups: list[dict], factor: Scalar) -> None:
     """Multiply every learning rate by the same factor, up to the largest of its group; a shared tensor, once."""
     if isinstance(factor, Tensor):
-        for group in {id(group["lr"]): group for group in groups}.values():
-            group["lr"].mul_(factor.to(group["lr"].device)).clamp_(max=largest_lr(group["params"]))
+        scaled: list[Tensor] = []
+        for group in groups:
+            lr = group["lr"]
+            if not any(lr is other for other in scaled):
+                lr.mul_(factor.to(lr.device)).clamp_(max=largest_lr(group["params"]))
+                scaled.append(lr)
     else:
         for group in groups:
             group["lr"] *= factor

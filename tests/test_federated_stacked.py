@@ -6,7 +6,6 @@ import pytest
 import torch
 from test_optimizer_devices import Unsynchronised
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import adadp
 from adadp.federated import FederatedAveraging, stacked
@@ -326,8 +325,8 @@ def test_where_it_was_not_asked_for_it_steps_back_by_itself():
 @pytest.mark.parametrize(
     "optimizer", [adaptive(**SWITCHES[1]), adaptive(tol=0.1), *PEERS.values()], ids=["discarding", "adaptive", *PEERS]
 )
-def test_rows_read_nothing_on_a_device(optimizer):
-    with FakeTensorMode():
+def test_rows_read_nothing_on_a_device(optimizer, fake_card):
+    with fake_card:
         params = [{"params": [nn.Parameter(torch.empty(d, device="cuda"))]} for d in (30, 5)]
         blocks = [torch.empty(4, d, device="cuda") for d in (30, 5)]
         template, active = optimizer(params), torch.empty(4, dtype=torch.bool, device="cuda")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from optimizer_helpers import SWITCHES, assert_same, feed, lr, noise, params_of, values
 from torch import nn
-from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from adadp import ADADP
@@ -29,8 +29,8 @@ class Unsynchronised(TorchDispatchMode):
 
 @pytest.mark.parametrize("foreach", [None, True, False])
 @pytest.mark.parametrize("switches", SWITCHES, ids=lambda s: "-".join(map(str, s.values())))
-def test_nothing_is_read_on_a_device(switches, foreach):
-    with FakeTensorMode():
+def test_nothing_is_read_on_a_device(switches, foreach, fake_card):
+    with fake_card:
         params = [nn.Parameter(torch.empty(5, 4, device="cuda")), nn.Parameter(torch.empty(9000, device="cuda"))]
         opt = ADADP([{"params": params[:1]}, {"params": params[1:], "lr": 0.2}], foreach=foreach, **switches)
         for p in params:
@@ -50,16 +50,16 @@ def test_nothing_is_read_on_a_device(switches, foreach):
         assert all(getattr(opt, name).device.type == "cuda" for name in ("error", "accepted", "discarded"))
 
 
-def test_the_check_above_can_fail():
+def test_the_check_above_can_fail(fake_card):
     with Unsynchronised(), pytest.raises(AssertionError, match="reads a value"):
         torch.ones(3).sum().item()
-    with FakeTensorMode(), Unsynchronised(), pytest.raises(AssertionError, match="moves between devices"):
+    with fake_card, Unsynchronised(), pytest.raises(AssertionError, match="moves between devices"):
         torch.ones(3, device="cuda").to("cpu")
 
 
-def test_a_float_lr_on_a_device_becomes_a_tensor():
+def test_a_float_lr_on_a_device_becomes_a_tensor(fake_card):
     """As after a wrapper or a hand wrote it there."""
-    with FakeTensorMode():
+    with fake_card:
         p = nn.Parameter(torch.empty(5000, device="cuda"))
         opt = ADADP([p])
         for _ in range(3):

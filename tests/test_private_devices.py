@@ -4,7 +4,6 @@ import pytest
 import torch
 from test_optimizer_devices import Unsynchronised
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import adadp
 
@@ -43,9 +42,9 @@ def test_nothing_is_read_on_a_device(clipping, physical, masked, monkeypatch):
     assert loss.device.type == "meta" and all(p.grad.device.type == "meta" for p in model.parameters())
 
 
-def test_gradients_stay_where_they_are_on_a_card():
+def test_gradients_stay_where_they_are_on_a_card(fake_card):
     """A CUDA graph writes to the memory it was recorded with; a gradient that does not fit any more is made anew."""
-    with FakeTensorMode():
+    with fake_card:
         model = Mixed("cuda")
         gradient = adadp.PrivateGradient(model, max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=4)
         none = torch.empty(0, 2, 8, 8, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
