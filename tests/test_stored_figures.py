@@ -133,7 +133,11 @@ def test_a_figure_draws_no_curve_twice(full):
     runs = stored.comparison("mnist", "sgd", folder=full).runs
     assert "sgd_second" in stored.drawn(runs[2]) and "sgd_rescaled" not in stored.drawn(runs[2])  # it is the tuned one
     assert "sgd_rescaled" in stored.drawn(runs[4])
-    assert all("predicted" not in stored.drawn(methods) for methods in runs.values())
+    for left_to_the_table in ("predicted", "reference_code"):
+        assert all(left_to_the_table in m and left_to_the_table not in stored.drawn(m) for m in runs.values())
+    assert all(
+        "reference_code" in stored.drawn(m) for m in stored.comparison("mnist", "adam", folder=full).runs.values()
+    )
     before = {name: records for name, records in runs[4].items() if name != "predicted_recommended"}
     assert "predicted" in stored.drawn(before)
     for methods in runs.values():

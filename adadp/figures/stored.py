@@ -34,6 +34,7 @@ ROLES = {  # what ADADP is compared with -> role of a stored curve -> method nam
     "sgd": {
         "recommended": "recommended",
         "as_printed": "as_printed",
+        "reference_code": "reference_code",
         "sgd tuned at 2": "sgd_transferred",
         "sgd second": "sgd_second",
         "sgd rescaled": "sgd_rescaled",
@@ -162,8 +163,8 @@ def ends(methods: Mapping[str, Sequence[dict]]) -> dict[str, str]:
 
 
 def drawn(methods: Mapping[str, Sequence[dict]]) -> dict[str, Sequence[dict]]:
-    """The curves of a figure: without what is another curve, or takes its place until that is stored."""
-    hidden = {"predicted"} if "predicted_recommended" in methods else set()
+    """The curves of a figure: without what is another curve, or (beside SGD) of a tol that is left to the table."""
+    hidden = {"predicted", "reference_code"} if "predicted_recommended" in methods else set()
     first, again = (methods.get(name, ()) for name in ("sgd_transferred", "sgd_rescaled"))
     if [r["id"] for r in first] == [r["id"] for r in again]:  # at the noise at which it was tuned
         hidden.add("sgd_rescaled")
