@@ -5,17 +5,16 @@ environment is made in FOLDER and used again the next time. It takes the oldest 
 """
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
 import venv
 from pathlib import Path
 
-from pip._vendor.packaging.requirements import Requirement
-
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("jupyter-book", "sphinx-mathjax-offline", "sphinx-proof")
-TOOLS = ("pytest>=8", "pytest-timeout", "pytest-xdist", "hypothesis", "mpmath", "playwright")
+TOOLS = ("pytest>=8", "pytest-timeout", "pytest-xdist", "hypothesis", "mpmath")
 TESTS = (
     "accounting", "arguments", "auditing", "calibration", "checkpoint", "claims", "cli", "clipping", "columns", "data",
     "experiments", "federated*", "figures", "lazy", "locks", "models", "moments", "optimizer*", "privacy_statement",
@@ -23,11 +22,10 @@ TESTS = (
 )  # fmt: skip
 
 
-def oldest(text: str) -> str:
-    """The series of releases in which a requirement's lower bound lies."""
-    requirement = Requirement(text)
-    (low,) = (s.version for s in requirement.specifier if s.operator == ">=")
-    return f"{requirement.name}=={low}.*"
+def oldest(requirement: str) -> tuple[str, str]:
+    """Name, and the series of releases in which a requirement's lower bound lies."""
+    name, low = re.match(r"([\w-]+)>=([\w.]+)", requirement).groups()
+    return name, f"{low}.*"
 
 
 def main(folder: Path) -> int:
@@ -37,7 +35,7 @@ def main(folder: Path) -> int:
     if sys.version_info[:2] != tuple(map(int, python.split("."))):
         raise SystemExit(f"the oldest releases go with Python {python}: make PYTHON=python{python} lowest")
     wanted = [*project["dependencies"], *project["optional-dependencies"]["book"]]
-    pins = [oldest(r) for r in wanted if Requirement(r).name not in PAGES]
+    pins = [f"{name}=={series}" for name, series in map(oldest, wanted) if name not in PAGES]
     if not folder.exists():
         venv.create(folder, with_pip=True)
     command = folder / "bin" / "python"

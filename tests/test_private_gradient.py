@@ -659,6 +659,17 @@ def test_packed_sequences_match_the_loop():
         assert_matches_loop(Packed(), x, labels(4))
 
 
+def test_no_hook_of_a_parameter_changes_what_runs_one_example_after_the_other():
+    model, x, y = Branches(UNBATCHED["looks at a value"]), torch.randn(4, 6), labels(4)
+    found = []
+    for hook in (lambda g: g, lambda g: 100 * g):
+        model.weight.register_hook(hook)
+        with pytest.warns(UserWarning, match="one after the other"):
+            private(model).backward(x, y)
+        found.append(model.weight.grad.clone())
+    assert torch.equal(*found)
+
+
 def test_a_long_list_of_parameters_is_cut_short():
     model = nn.Sequential(*(Branches(UNBATCHED["looks at a value"]) for _ in range(4)))
     for part in model:

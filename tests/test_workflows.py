@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -178,6 +179,16 @@ def test_what_is_no_folder_of_pages_is_not_published(clone, name):
     assert done.returncode == 2 and "gh-pages" not in git(clone, "ls-remote", "origin")
 
 
-def test_colab_script_needs_its_arguments():
-    done = subprocess.run([sys.executable, ROOT / ".ci" / "colab.py"], capture_output=True, text=True)
-    assert done.returncode != 0 and "REPOSITORY COMMIT" in done.stderr
+@pytest.mark.parametrize(("script", "wanted"), [("colab.py", "REPOSITORY COMMIT"), ("lowest.py", "FOLDER")])
+def test_scripts_need_their_arguments(script, wanted):
+    done = subprocess.run([sys.executable, ROOT / ".ci" / script], capture_output=True, text=True)
+    assert done.returncode != 0 and wanted in done.stderr
+
+
+def test_the_oldest_releases_are_known_and_their_tests_exist():
+    lowest = runpy.run_path(str(ROOT / ".ci" / "lowest.py"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in [*project["dependencies"], *project["optional-dependencies"]["book"]]:
+        name, series = lowest["oldest"](requirement)
+        assert SpecifierSet(requirement.removeprefix(name)).contains(series.removesuffix(".*"))
+    assert all(list((ROOT / "tests").glob(f"test_{name}.py")) for name in lowest["TESTS"])

@@ -43,6 +43,7 @@ ROLES = {  # what ADADP is compared with -> role of a stored curve -> method nam
         "predicted lr, recommended tol": "predicted_recommended",
     },
 }
+LEFT_TO_THE_TABLE = {"predicted": "predicted_recommended", "reference_code": "sgd_transferred"}  # beside these
 PEEKED = {"adam": "Adam", "adam_second": "Adam", "sgd_transferred": "SGD", "sgd_second": "SGD", "sgd_rescaled": "SGD"}
 
 
@@ -84,8 +85,7 @@ def comparison(data: str, against: str, *, folder=None) -> Comparison:
         name, sigma = ROLES[against].get(curve["role"]), curve["config"]["noise_multiplier"]
         if name and curve["records"]:
             found.setdefault(sigma, {})[name] = curve["records"]
-    order = list(ROLES[against].values())
-    runs = {s: dict(sorted(found[s].items(), key=lambda item: order.index(item[0]))) for s in sorted(found)}
+    runs = {s: {n: found[s][n] for n in ROLES[against].values() if n in found[s]} for s in sorted(found)}
     return Comparison(experiment, runs, missing(experiment, records=records))
 
 
@@ -163,8 +163,8 @@ def ends(methods: Mapping[str, Sequence[dict]]) -> dict[str, str]:
 
 
 def drawn(methods: Mapping[str, Sequence[dict]]) -> dict[str, Sequence[dict]]:
-    """The curves of a figure: without what is another curve, or (beside SGD) of a tol that is left to the table."""
-    hidden = {"predicted", "reference_code"} if "predicted_recommended" in methods else set()
+    """The curves of a figure: without what is another curve, or looks like it and is left to the table."""
+    hidden = {name for name, other in LEFT_TO_THE_TABLE.items() if other in methods}
     first, again = (methods.get(name, ()) for name in ("sgd_transferred", "sgd_rescaled"))
     if [r["id"] for r in first] == [r["id"] for r in again]:  # at the noise at which it was tuned
         hidden.add("sgd_rescaled")

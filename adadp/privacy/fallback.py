@@ -150,34 +150,34 @@ def per_example_gradients(
     shared = vmap(grad(one_loss), in_dims=(None, None, 0, *[0] * len(tensors)), randomness="different")
     try:
         return shared(values, {}, y, *tensors)
-    except RuntimeError as first:
-        # Some operations (GRU) write into a tensor made from a parameter: all must be batched from the start.
-        copies = {name: p.detach().expand(len(y), *p.shape) for name, p in everything.items()}
-        others = {name: copies.pop(name) for name in everything.keys() - values.keys()}
-        with contextlib.suppress(RuntimeError):
-            return vmap(grad(one_loss), randomness="different")(copies, others, y, *tensors)
-        found = _one_by_one(model, loss, params, x, y)
-        warnings.warn(
-            f"model: the examples of a batch run one after the other, which is slow, because of an operation that "
-            f"uses {_few(list(params))}: {shorten(str(first), 160, placeholder=' …')}",
-            stacklevel=2,
-        )
-        return found
+    except RuntimeError as error:
+        reason = shorten(str(error), 160, placeholder=" …")  # the error itself would keep its tensors in memory
+    # Some operations (GRU) write into a tensor made from a parameter: all must be batched from the start.
+    copies = {name: p.detach().expand(len(y), *p.shape) for name, p in everything.items()}
+    others = {name: copies.pop(name) for name in everything.keys() - values.keys()}
+    with contextlib.suppress(RuntimeError):
+        return vmap(grad(one_loss), randomness="different")(copies, others, y, *tensors)
+    found = _one_by_one(one_loss, values, y, *tensors)
+    warnings.warn(
+        "model: the examples of a batch run one after the other, which is slow, because of an operation that uses "
+        f"{_few(list(params))}: {reason}",
+        stacklevel=2,
+    )
+    return found
 
 
-def _one_by_one(model: nn.Module, loss: Callable, params: dict[str, Tensor], x, y: Tensor) -> dict[str, Tensor]:
-    """The gradients of one example after the other, for operations that look at values (``if x.sum() > 0``)."""
-    found = {name: p.new_zeros(len(y), *p.shape, requires_grad=False) for name, p in params.items()}
+def _one_by_one(one_loss: Callable, values: dict[str, Tensor], *data: Tensor) -> dict[str, Tensor]:
+    """Gradients of one example after the other, for what vmap cannot batch, such as operations that look at values."""
+    found = {name: value.new_zeros(len(data[0]), *value.shape) for name, value in values.items()}
+    values = {name: value.requires_grad_() for name, value in values.items()}  # detached: no hook of a parameter is met
     with torch.enable_grad():
-        for i in range(len(y)):
-            one = slice(i, i + 1)
-            value = per_example_losses(loss, call(model, part(x, one)), y[one], 1)
-            if not value.requires_grad:
+        for i, example in enumerate(zip(*data, strict=True)):
+            if not (value := one_loss(values, {}, *example)).requires_grad:
                 continue
-            grads = torch.autograd.grad(value, list(params.values()), torch.ones_like(value), allow_unused=True)
+            grads = torch.autograd.grad(value, list(values.values()), allow_unused=True)
             for rows, g in zip(found.values(), grads, strict=True):
                 if g is not None:
-                    rows[i] = g.detach()
+                    rows[i] = g
     return found
 
 
