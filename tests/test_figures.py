@@ -63,22 +63,40 @@ TOGETHER = {  # methods that one figure shows
     "with Adam": stored.ROLES["adam"].values(),
     "with SGD": [n for n in _beside_sgd({}) if n != "sgd_second"],  # (stored at σ = 2 only)
     "with SGD at σ = 2": _beside_sgd({"sgd_rescaled": "sgd_transferred"}),
-    "short runs": ("recommended", "as_printed", "adam", "adam_second", "sgd"),
+    "short runs": ("ADADP, tol for T", "as_printed", "adam", "adam_second", "sgd"),
+    "their learning rates": ("as_printed", "ADADP, tol for T", "recommended", "reference_code"),
+    "short transfers": ("ADADP, tol for T", "sgd_transferred", "sgd_rescaled", "SGD, predicted"),
+    "Adam by lr": ("ADADP", "SGD 0.1", "Adam 0.0001", "Adam 0.001", "Adam 0.01"),
     "federated": ("adadp", "adam", "adam_second", "sgd"),
 }
 
 
 @pytest.mark.parametrize("names", TOGETHER.values(), ids=TOGETHER)
 def test_methods_differ_without_colour(names):
+    looks = style.looks(names)
     for part in ("linestyle", "marker"):
-        assert len({str(style.METHODS[n][part]) for n in names}) == len(names), part
+        assert len({str(look[part]) for look in looks.values()}) == len(names), part
 
 
 def test_six_free_looks_differ_without_colour():
-    looks = [plots.appearance(f"made up {k}", k) for k in range(len(style.CYCLE))]
+    looks = style.looks([f"made up {k}" for k in range(len(style.CYCLE))]).values()
     assert len(looks) >= 6
     for part in ("linestyle", "marker", "color"):
         assert len({str(look[part]) for look in looks}) == len(looks), part
+
+
+def test_a_method_keeps_its_colour_under_any_label():
+    found = style.looks(["ADADP, tol for T", "SGD 0.1", "Adam 0.01", "Adam 0.1", "Adams", "plain"])
+    methods = [style.METHODS[n]["color"] for n in ("adadp", "sgd", "adam", "adam")]
+    colors = [look["color"] for look in found.values()]
+    assert colors[:4] == methods and not {*colors[4:]} & {*methods} and colors[4] != colors[5]
+    assert [look["label"] for look in found.values()] == list(found)
+
+
+def test_free_looks_go_on_where_all_are_taken():
+    found = style.looks(["adam", *(f"made up {k}" for k in range(20))])
+    assert len(found) == 21 and found["adam"] == style.METHODS["adam"]
+    assert not {"s"} & {look["marker"] for name, look in found.items() if name != "adam"}
 
 
 def test_figures_leave_pyplot_alone():

@@ -81,8 +81,9 @@ def _adaptive(percent: float, size: str, folder) -> tuple[list[dict], str]:
 def _lines(ax: Axes, at: Sequence[float], values: np.ndarray, config: Mapping) -> None:
     """One line a client, named by its classes, with the band of its seeds; values of shape (seeds, at, clients)."""
     ends = []
-    for k, group in enumerate(config["groups"].split("|")):
-        look = plots.appearance(f"{k + 1}: {', '.join(CLASSES[int(c)] for c in group.split(','))}", k) | {"marker": ""}
+    groups = [", ".join(CLASSES[int(c)] for c in group.split(",")) for group in config["groups"].split("|")]
+    for k, look in enumerate(style.looks([f"{k}: {group}" for k, group in enumerate(groups, 1)]).values()):
+        look |= {"marker": ""}
         mine = np.ma.masked_invalid(values[:, :, k])
         ax.fill_between(at, mine.min(axis=0), mine.max(axis=0), color=look["color"], alpha=0.12, linewidth=0)
         ax.plot(at, mine.mean(axis=0), **look)

@@ -112,14 +112,15 @@ def by_lr(*, size: str = SIZE, folder=None) -> Figure | Note:
         return Note(said)
     fig, ranges = style.figure(panels=2, height=3.3, sharey=True), []
     shares = sorted({share for _, share in values})
+    looks = style.looks([f"{100 * p:g} % random" for p in reversed(shares)])
     panels = (("adadp", "ADADP", "first learning rate η₀"), ("sgd", "SGD", "learning rate η"))
     for ax, (method, title, xlabel) in zip(fig.axes, panels, strict=True):
         ends = []
         style.log_axis(ax)
-        for k, p in enumerate(shares):
+        for p in shares:
             points = values.get((method, p), {})
             mean, low, high = ([f(v) / 100 for v in points.values()] for f in (statistics.fmean, min, max))
-            look = plots.appearance(f"{100 * p:g} % random", len(shares) - 1 - k)
+            look = looks[f"{100 * p:g} % random"]
             ax.fill_between(list(points), low, high, color=look["color"], alpha=0.16, linewidth=0)
             ax.plot(list(points), mean, **look)
             if points:

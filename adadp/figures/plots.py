@@ -36,18 +36,6 @@ Rows = Sequence[Mapping[str, float]]
 WIDE = 0.5  # of all the values of a method: its seeds part
 
 
-def appearance(name: str, index: int) -> dict:
-    """Arguments of ``Axes.plot`` of a method, or the next free look for a name that is not a method."""
-    if name in style.METHODS:
-        return dict(style.METHODS[name])
-    return {
-        "label": name,
-        "color": style.CYCLE[index % len(style.CYCLE)],
-        "linestyle": style.LINESTYLES[index % len(style.LINESTYLES)],
-        "marker": style.MARKERS[index % len(style.MARKERS)],
-    }
-
-
 def _columns(name: str, seeds: Sequence[Rows], x: str, y: str) -> tuple[np.ndarray, np.ndarray]:
     """x of shape (R,) and y of shape (seeds, R) of one method; says what is wrong with rows that do not fit."""
     if not seeds or not all(seeds):
@@ -121,9 +109,9 @@ def curves(runs: Mapping[str, Sequence[Rows]], *, x: str, y: str, ax: Axes | Non
     if not runs:
         raise ValueError("runs must name at least one method")
     ax = ax or style.figure().axes[0]
-    ends = []
+    ends, looks = [], style.looks(runs)
     for index, (name, seeds) in enumerate(runs.items()):
-        look = appearance(name, index)
+        look = looks[name]
         at, values = _columns(name, seeds, x, y)
         mean = values.mean(axis=0)
         every = max(1, len(at) // 8)
@@ -154,9 +142,9 @@ def accuracy_against_epsilon(
     ax.set(xlabel=f"ε at δ = {style.number(delta)}", ylabel="test accuracy")
     style.percent_axis(ax)
     if describe(fig) == "":
+        looks = style.looks(runs)
         ends = [
-            f"{appearance(n, i)['label']} {100 * np.mean([r[-1]['test_accuracy'] for r in s]):.1f} %"
-            for i, (n, s) in enumerate(runs.items())
+            f"{looks[n]['label']} {100 * np.mean([r[-1]['test_accuracy'] for r in s]):.1f} %" for n, s in runs.items()
         ]
         at = max(rows[-1]["epsilon"] for seeds in runs.values() for rows in seeds)
         describe(fig, f"Test accuracy against epsilon. At the end (epsilon up to {round_up(at)}): {', '.join(ends)}.")
@@ -214,9 +202,9 @@ def bars(
         raise ValueError("values must name at least one bar, and every bar needs at least one value")
     ax = ax or style.figure(height=0.7 + 0.34 * len(values)).axes[0]
     show = (lambda v: f"{100 * v:.1f} %") if percent else style.number
-    labels = []
+    labels, looks = [], style.looks(values)
     for row, (name, seeds) in enumerate(values.items()):
-        look, v = appearance(name, row), np.asarray(seeds, float)
+        look, v = looks[name], np.asarray(seeds, float)
         ax.barh(row, v.mean(), height=0.62, color=look["color"], alpha=0.85)
         if len(v) > 1:
             ax.errorbar(

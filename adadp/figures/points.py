@@ -46,9 +46,9 @@ def by_value(
     ax = ax or style.figure(height=3.3).axes[0]
     if log:
         style.log_axis(ax)
-    ends, said = [], []
-    for k, (name, values) in enumerate(points.items()):
-        at, look = sorted(values), plots.appearance(name, k)
+    ends, said, looks = [], [], style.looks(points)
+    for name, values in points.items():
+        at, look = sorted(values), looks[name]
         look["label"] = (labels or {}).get(name, look["label"])
         mean = [statistics.fmean(values[v]) for v in at]
         low, high = ([f(values[v]) for v in at] for f in (min, max))

@@ -55,7 +55,8 @@ def learning_rates(
     (ax,) = fig.axes
     for label, value in predicted.items():
         ax.axhline(value, **LIMIT)
-        ax.annotate(label, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8)
+        above = {"xycoords": ("axes fraction", "data"), "xytext": (0, 3), "textcoords": "offset points"}
+        ax.annotate(label, (1, value), **above, ha="right", va="bottom", fontsize=8)  # clear of the markers
     words = ", ".join(f"{label}: {style.number(value)}" for label, value in predicted.items())
     plots.describe(fig, f"{plots.describe(fig)} Closed form: {words}.")
     plots.caption(fig, "The learning rates that ADADP chose. Thin lines: the closed form.")

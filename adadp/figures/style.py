@@ -7,6 +7,10 @@ and a 390 px phone: a figure of two panels is made of two subfigures, which a pa
 
 from __future__ import annotations
 
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
 import matplotlib
 from cycler import cycler
 from matplotlib.axes import Axes
@@ -54,6 +58,7 @@ METHODS = {
     "predicted_recommended": _method("SGD at half the predicted lr (recommended tol)", "ink", 2),
     "predicted_tol1": _method("SGD at half the predicted lr (tol 1)", "muted", 5),
 }
+KINDS = {"ADADP": "blue", "Adam": "orange", "SGD": "ink"}  # first word of a label -> colour of such curves
 
 RC = {
     "font.family": ["DejaVu Sans"],  # comes with matplotlib, so it is there everywhere
@@ -95,6 +100,37 @@ RC = {
     "svg.fonttype": "none",
     "svg.hashsalt": "adadp",  # the same figure gives the same file
 }
+
+
+def looks(names: Iterable[str]) -> dict[str, dict]:
+    """Keyword arguments of ``Axes.plot`` for the curves of one figure, by name.
+
+    A key of ``METHODS`` looks as it does everywhere. Any other text is a label: it gets the first line style and marker
+    that are left, in the colour of its kind if it begins with one of ``KINDS``, else in the first colour left.
+
+    >>> found = looks(["adam", "SGD, lr 0.1", "SGD, lr 1"])
+    >>> [look["marker"] for look in found.values()]
+    ['s', 'o', '^']
+    """
+    names = list(names)
+    kinds = {name: COLORS[KINDS[word]] for name in names if (word := re.split(r"\W", name, maxsplit=1)[0]) in KINDS}
+    known = [METHODS[name] for name in names if name in METHODS]
+    lines = _left(range(len(LINESTYLES)), [LINESTYLES.index(look["linestyle"]) for look in known])
+    colors = _left(CYCLE, [*kinds.values(), *(look["color"] for look in known)])
+    found = {}
+    for name in names:
+        if name in METHODS:
+            found[name] = dict(METHODS[name])
+        else:
+            line = next(lines)
+            color = kinds.get(name) or next(colors)
+            found[name] = {"label": name, "color": color, "linestyle": LINESTYLES[line], "marker": MARKERS[line]}
+    return found
+
+
+def _left(choices: Sequence, taken: Collection) -> Iterator:
+    """The choices that are not taken, again and again; all of them where none is left."""
+    return itertools.cycle([c for c in choices if c not in taken] or choices)
 
 
 def use() -> None:
