@@ -23,7 +23,7 @@ settings.load_profile("adadp")
 def pytest_collection_modifyitems(items):
     """Whoever asks for the book first waits for all of its notebooks, which takes its time on a slow machine."""
     for item in items:
-        if "executed" in getattr(item, "fixturenames", ()):
+        if {"executed", "built"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.timeout(3600))
 
 
