@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in argv
     try:
         arguments, extra = parser.parse_known_args(argv)
+        if hasattr(arguments, "experiment") and not any(name.startswith("-") for name in extra):
+            arguments.experiment, extra = [*arguments.experiment, *extra], []  # names that come after an option
         if arguments.command is None:
             raise ValueError("a command is missing; see: adadp --help")
         if extra:
@@ -129,7 +131,9 @@ def _add_results(commands) -> argparse.ArgumentParser:
              "adadp results claims                  the paper's claims, judged from what is stored",
              "adadp results verify --sample 3       three stored runs, computed again")  # fmt: skip
     p.add_argument("action", metavar="|".join(actions.ACTIONS), help="what to do")
-    p.add_argument("experiment", nargs="*", metavar="NAME", help="only these experiments or claims (default: all)")
+    p.add_argument(
+        "experiment", nargs="*", default=[], metavar="NAME", help="only these experiments or claims (default: all)"
+    )
     choice(p, "--profile", PROFILES, "paper", "which results")
     p.add_argument("--sample", type=count, default=3, metavar="K", help="verify: runs to compute again (default: 3)")
     p.add_argument("--seed", type=int, default=0, help="verify: which runs are drawn (default: 0)")

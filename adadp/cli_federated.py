@@ -129,7 +129,9 @@ def _verbose(p: argparse.ArgumentParser) -> None:
 
 def _number(text: str) -> int:
     """A whole number from 0."""
-    return count(str(int(text) + 1)) - 1 if text.isdigit() else count(text)
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0")
+    return int(text)
 
 
 def _port(text: str) -> int:
@@ -214,6 +216,8 @@ def run(a: argparse.Namespace) -> None:
     name, started = _task_name(a.task), time.monotonic()
     task, output = load_task(name), a.output or Path(f"federated-{a.task.replace(':', '-')}")
     if a.in_process:
+        if a.superlink or a.root_certificates or a.min_clients:
+            raise ValueError("--in-process uses no server; leave out --superlink, --root-certificates, --min-clients")
         import torch
 
         from adadp.federated.keeping import run_in_process

@@ -76,7 +76,8 @@ def results(a: argparse.Namespace) -> None:
     _check_folder(a.folder)
     if a.action == "claims":
         return _claims(a)
-    names = [choose(name, grids.EXPERIMENTS, "experiment") for name in a.experiment] or list(grids.EXPERIMENTS)
+    named = [choose(name, grids.EXPERIMENTS, "experiment") for name in a.experiment]
+    names = grids.of_size(named or None, a.profile)
     records = results.load(a.folder, a.profile)
     if a.action == "status":
         _status(tables, records, a.profile, names)

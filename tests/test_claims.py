@@ -210,8 +210,8 @@ def test_a_limit_that_is_met_exactly_is_met(base, gap):
     known = {"a": base + gap, "b": base}
 
     class Stored(Evidence):
-        def runs(self, experiment, role, sigma):
-            return [{"rows": {"test_accuracy": [known[role] / 10_000]}}] * 3
+        def runs(self, experiment, role, sigma=None, random_fraction=None):
+            return [{"config": {"seed": s}, "rows": {"test_accuracy": [known[role] / 10_000]}} for s in (1, 2, 3)]
 
     holds, _ = claims._differences("x", "b", (2,), claims.BETTER)(Stored({}), "a")
     assert holds == (gap == 30)

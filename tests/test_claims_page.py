@@ -155,6 +155,16 @@ def test_looking_ahead_never_decides(good):
     assert Evidence(one, complete=False).final("dp-adam-mnist", "as_printed", 2) == pytest.approx(90.1)
 
 
+def test_while_seeds_are_missing_differences_are_those_of_the_same_seeds(good):
+    """On the cards as in the chapters: another seed must not pass for another method."""
+    cells = {c.config.id for c in grids.cells("dp-adam-mnist", good) if c.role in ("adam best", "recommended")}
+    few = {i: r for i, r in good.items() if i not in cells or r["config"]["seed"] < 2}
+    found = report.report(BY_ID["competitive-mnist"], few)
+    means = [Evidence(few, complete=False).final("dp-adam-mnist", role, 2) for role in ("as_printed", "adam best")]
+    assert means[0] - means[1] == pytest.approx(0.1), "three seeds against one"
+    assert found.so_far["as_printed"].startswith("+0.0 at σ=2") and found.by_seed["as_printed"][1].startswith("+0.0")
+
+
 def test_rules_are_older_than_the_runs_that_say_so(monkeypatch):
     answers = {"new": 0, "old": 1, "gone": 128}
     monkeypatch.setattr(claims, "rule_commit", lambda claim: claim.dated)
@@ -166,18 +176,20 @@ def test_rules_are_older_than_the_runs_that_say_so(monkeypatch):
         return report.Report(Verdict(claim, HOLDS, {}, ()), {}, {}, (curve,), 0, 0, earlier=earlier)
 
     first, second = told("early", "new", "old", "gone"), told("late", "new", "old")
-    assert report.rules_before_runs([first]) == (1, 2)
-    assert report.rules_before_runs([first, first]) == (1, 2), "a run counts once"
-    assert report.rules_before_runs([first, second]) == (1, 2), "the old one is older than both rules"
-    assert report.rules_before_runs([first, told("late", "new", earlier=True)]) == (1, 2), "today's rules alone"
-    assert report.rules_before_runs([first, told("other", "new", role="recommended")]) == (1, 2), "beside, not judged"
+    assert report.rules_before_runs([first]) == (1, 2, 1)
+    assert report.rules_before_runs([first, first]) == (1, 2, 1), "a run counts once"
+    assert report.rules_before_runs([first, second]) == (1, 2, 2), "the old one is older than both rules"
+    assert report.rules_before_runs([first, told("late", "new", earlier=True)]) == (1, 2, 1), "today's rules alone"
+    assert report.rules_before_runs([first, told("other", "new", role="recommended")]) == (1, 2, 1), (
+        "beside, not judged"
+    )
     for commit, counted in (("old", 0), ("gone", None), ("new", 1)):
         (record,) = (begun := told("early", "new")).curves[0]["records"]
         record |= {"begun": {"commit": commit}}
-        expected = (0, 0) if counted is None else (counted, 1)
+        expected = (0, 0, 1) if counted is None else (counted, 1, 0)
         assert report.rules_before_runs([begun]) == expected, "a resumed run counts from where it began"
     monkeypatch.setattr(claims, "rule_commit", lambda claim: None)
-    assert report.rules_before_runs([first]) == (0, 0)
+    assert report.rules_before_runs([first]) == (0, 0, 0)
 
 
 def test_our_own_variant_stands_beside_the_paper_s():

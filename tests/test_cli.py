@@ -102,6 +102,10 @@ def test_the_program_starts_quickly_without_torch():
         (["results", "status", "--folder", "/no/such"], ["--folder", "/no/such", "is not a folder"]),
         (["results", "claims", "compettive-mnist"], ["did you mean 'competitive-mnist'?"]),
         (["results", "sttus"], ["did you mean 'status'?", "table, verify"]),
+        (["results", "table", "--profile", "laptop", "eta1"], ["did you mean 'eta0'?"]),
+        (["results", "table", "--proflie", "laptop", "eta0"], ["'--proflie'", "did you mean --profile?"]),
+        (["results", "status", "eta0", "--profile", "laptop"], ["size of the federated experiments, not of eta0"]),
+        (["results", "table", "eta0", "--profile", "full-data"], ["size of the federated experiments, not of eta0"]),
         (["results", "table", "eta1"], ["did you mean 'eta0'?"]),
         (["epsilon", "--noise-multiplier", "2", "--sample-rate", "1/0", "--steps", "1"], ["--sample-rate", "1/300"]),
         (["epsilon", "--noise-multiplier", "2", "--sample-rate", "2", "--epochs", "1"], ["sample_rate"]),
@@ -251,6 +255,26 @@ def test_results_of_an_empty_folder(capsys, tmp_path):
     assert code == 0 and out.split()[:4] == ["experiment", "tier", "stored", "planned"] and "eta0" in out
     code, out, _ = call(capsys, "results", "table", "eta0", "--folder", tmp_path)
     assert code == 0 and "nothing stored yet" in out
+
+
+def test_names_may_come_after_an_option(capsys, tmp_path):
+    """As ``adadp results table --profile laptop fed-rounds``, which argparse alone refuses."""
+    known = ("--folder", str(tmp_path))
+    for argv in (("table", *known, "eta0"), ("table", "eta0", *known), ("table", *known, "eta0", "--seed", "1")):
+        out = call(capsys, "results", *argv)
+        assert out.startswith("eta0\n  nothing stored yet") and "small-d" not in out
+    plan = call(capsys, "run", "eta0", "--dry-run", "--folder", str(tmp_path), "small-d")
+    assert "eta0" in plan and "small-d" in plan
+
+
+def test_a_size_lists_the_experiments_that_have_it(capsys, tmp_path):
+    out = call(capsys, "results", "table", "--profile", "laptop", "--folder", str(tmp_path))
+    assert "fed-rounds" in out and "eta0" not in out
+
+
+def test_results_needs_an_action_alone(capsys):
+    said = refused(capsys, "results")
+    assert "status|table|verify|claims" in said and "NAME" not in said
 
 
 def test_verify_with_nothing_stored_says_so(capsys, tmp_path):

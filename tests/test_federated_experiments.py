@@ -1,5 +1,7 @@
 """The federated experiments: configs, data of a run, records, resumption, profiles."""
 
+import math
+
 import pytest
 import torch
 
@@ -62,6 +64,25 @@ def test_every_experiment_has_cells_with_ids_of_their_own():
 def test_tier_one_has_the_seeds_that_the_claims_need():
     cells = [c for c in grids.cells("fed-randomness", {}, "laptop", assume=True) if c.role in ("adadp", "sgd best")]
     assert {c.tier for c in cells} == {1} and len(cells) == 2 * 4 * 3
+
+
+def test_at_full_data_size_the_grid_grows_until_its_best_is_inside():
+    """Around the laptop size's best lr: that and its neighbours in tier 1, what the results ask for in tier 2."""
+    known: dict = {}
+
+    def finish(size, best):
+        """Store what is asked for, the better the nearer its lr is to this one."""
+        while todo := [c.config for c in grids.cells("fed-rounds", known, size) if c.config.id not in known]:
+            for config in todo:
+                score = 0.5 - 0.1 * abs(math.log10(config.lr / best))
+                known[config.id] = {"config": config.to_dict(), "rows": {"test_accuracy": [score]}}
+
+    finish("laptop", 10**-1.5)
+    finish("full-data", 10**-2.5)
+    cells = [c for c in grids.cells("fed-rounds", known, "full-data") if c.role == "sgd"]
+    tiers = {tier: sorted({c.config.lr for c in cells if c.tier == tier}) for tier in (1, 2)}
+    assert tiers == {1: [0.01, 0.0316228, 0.1], 2: [0.001, 0.00316228]}
+    assert len(cells) == 2 * 5 and {c.config.seed for c in cells} == {1}
 
 
 def test_private_experiments_have_no_cells_at_federated_sizes():

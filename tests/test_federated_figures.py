@@ -117,7 +117,19 @@ def test_ranges_over_learning_rates_are_said(full):
 def test_at_full_data_size_the_best_learning_rate_of_sgd_is_drawn(full):
     caption = plots.caption(federated_runs.by_round("fed-rounds", 0, size="full-data", folder=full))
     assert "SGD (lr 0.0316) 36.0 % (one seed)" in caption and "10000 images" in caption
-    assert "chosen by test accuracy on the same seed" in caption
+    assert "chosen by test accuracy on the same seed, from a grid around the laptop size's best" in caption
+
+
+def test_a_best_learning_rate_at_the_end_of_its_grid_is_told(full, tmp_path):
+    assert federated_runs.search_ends(0, 33, folder=full) == federated_runs.search_ends(0, folder=tmp_path) == ""
+    for path in full.glob("fed-rounds/*.json"):
+        run = results.read(path)
+        config = run["config"]
+        if (config["method"], config["examples_per_client"], config["random_fraction"]) == ("sgd", 10000, 0):
+            run["rows"]["test_accuracy"][-1] = 0.9 - config["lr"]
+        results.save({k: v for k, v in run.items() if k not in ("id", "experiment")}, "fed-rounds", tmp_path)
+    said = federated_runs.search_ends(0, 33, folder=tmp_path)
+    assert said.endswith("the best is the smallest at 0 %: others may do better.")
 
 
 def test_runs_that_broke_down_are_counted(full, tmp_path):

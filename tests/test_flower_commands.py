@@ -113,6 +113,19 @@ def test_in_process_runs_tells_and_keeps_then_refuses_to_write_over(capsys, tmp_
         assert "holds a finished run" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("more", [["--superlink", "h:1"], ["--root-certificates", "ca.crt"], ["--min-clients", "5"]])
+def test_in_process_uses_no_server_and_says_so(capsys, more):
+    """Somebody who names a server must not get a simulation of it."""
+    assert main(["federated", "run", "quick", "--in-process", *more]) == 2
+    assert "--in-process uses no server" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["-1", "1.5", "x", ""])
+def test_clients_are_counted_from_zero(capsys, number):
+    assert main(["federated", "join", "quick", "--client", number]) == 2
+    assert "is not a whole number from 0" in capsys.readouterr().err
+
+
 def test_commands_of_a_server(tmp_path):
     plain = processes.superlink(host="127.0.0.1", port=1, database=tmp_path / "db")
     assert plain[-1] == "--insecure" and "--database" in plain

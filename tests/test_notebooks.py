@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from adadp.publishing import notebook as nbk
@@ -108,6 +109,9 @@ def test_runs_through_papermill(name, executed):
     assert not page.failure, f"{page}\n{page.failure.get('traceback')}"
     nb = nbk.read(page.path)
     assert nbk.written_to_stderr(nb) == []
+    blank = nbformat.v4.new_output("stream", name="stderr", text=" \n")
+    cell = nbformat.v4.new_code_cell("print(file=sys.stderr)", outputs=[blank])
+    assert nbk.written_to_stderr(nbformat.v4.new_notebook(cells=[cell])) == []
     assert any(c.outputs for c in nbk.code_cells(nb)), "it shows nothing"
     assert "widgets" not in nb.metadata
 

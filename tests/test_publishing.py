@@ -1,5 +1,6 @@
 """The pipeline on a small book of its own: what it refuses, what it keeps, what it does again, and how it ends."""
 
+import errno
 import json
 import os
 import re
@@ -73,6 +74,7 @@ def old(root):
     page = root / "_build" / "html" / "index.html"
     page.parent.mkdir(parents=True)
     page.write_text("the previous book")
+    (page.parent / pages.NOTE).write_text("{}")
     return page
 
 
@@ -491,6 +493,29 @@ def test_swap_replaces_the_whole_book(tmp_path):
     assert [p.name for p in output.iterdir()] == ["new.html"]
 
 
+def test_a_book_may_go_to_another_disk(tmp_path, monkeypatch):
+    """A rename fails there: the pages are copied first, and the old book moves only when they are all there."""
+    html, output, rename = tmp_path / "_build" / "html", tmp_path / "disk" / "book", os.rename
+
+    def on_one_disk(source, target):
+        if len({"_build" in Path(place).parts for place in (source, target)}) == 2:
+            raise OSError(errno.EXDEV, "Invalid cross-device link")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", on_one_disk)
+    monkeypatch.setattr(Path, "rename", lambda self, target: on_one_disk(self, target))
+    for folder, text in ((html, "new"), (output, "old")):
+        folder.mkdir(parents=True)
+        (folder / "index.html").write_text(text)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "copytree", lambda *a, **k: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(OSError, match="full"):
+            pages.swap(html, output)
+    assert (output / "index.html").read_text() == "old"
+    pages.swap(html, output)
+    assert (output / "index.html").read_text() == "new" and [p.name for p in output.parent.iterdir()] == ["book"]
+
+
 def test_old_book_comes_back_after_a_swap_cut_short(root, old):
     old.parent.rename(old.parent.with_name(".html.adadp-old"))
     write(root, "1 / 0")
@@ -509,12 +534,21 @@ def test_a_folder_that_is_no_book_is_left_alone(root, tmp_path):
             build_book(root, output=output)
     with pytest.raises(ValueError, match="is a file"):
         build_book(root, output=mine / "thesis.tex")
+    (mine / "index.html").write_text("any web site has a first page")
+    with pytest.raises(ValueError, match="no book"):
+        build_book(root, output=mine)
+    for place in ("_build", "_build/new", "_build/nbcache/x", "book/html", "notebooks", "adadp/html"):
+        with pytest.raises(ValueError, match="where the build works or reads"):
+            build_book(root, output=root / place)
     for name in ("site.old", ".site.adadp-old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "notes.txt").write_text("x")
     pages.restore(site)
     assert not site.exists() and (mine / "thesis.tex").read_text() == "x"
-    for fine in (tmp_path / "new", root / "_build" / "html"):
+    sphinx = tmp_path / "sphinx"
+    sphinx.mkdir()
+    (sphinx / ".buildinfo").touch()  # an older book of Sphinx alone
+    for fine in (tmp_path / "new", root / "_build" / "html", root / "docs" / "book", sphinx):
         pages.check_output(root, fine)
 
 

@@ -1,6 +1,8 @@
 """The sliders of the chapters and of the first page: what they show is what the package computes."""
 
+import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -148,6 +150,20 @@ def test_accounting_moves_all_four_and_says_epsilon():
         for name, accountant in (("moments", "moments"), ("PLD", "pld")):
             exact = adadp.epsilon(**cost, delta=delta, accountant=accountant)
             assert view.numbers[name] == f"ε = {round_up(exact, decimals=3)}"
+
+
+def test_every_point_of_the_chapter_s_epsilons_lies_on_the_axis():
+    """The calmest and the most spent corner of the sliders in the chapter on accounting."""
+    text = (Path(__file__).parents[1] / "notebooks" / "accounting.ipynb").read_text(encoding="utf-8")
+    (cell,) = ["".join(c["source"]) for c in json.loads(text)["cells"] if c["id"] == "explorer"]
+    it = eval(cell, {"draw": accounting})
+    axes = {a.name: a.values for a in it.axes}
+    for pick in ((max, min, min, max), (min, max, max, min)):
+        view = it.view(**{name: f(values) for f, (name, values) in zip(pick, axes.items(), strict=True)})
+        ax = view.figure.axes[0]
+        low, high = ax.get_ylim()
+        heights = [y for line in ax.lines if len(line.get_xdata()) == 1 for y in line.get_ydata()]
+        assert len(heights) == 2 and all(low < y < high for y in heights)
 
 
 # --- Federated ------------------------------------------------------------------------------------------------------

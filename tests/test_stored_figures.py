@@ -321,3 +321,10 @@ def test_one_seed_makes_no_band(full, few):
         assert "Band" not in plots.caption(stored.one_case(config, own, folder=few))
     said = [stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=f)).html for f in (full, few)]
     assert ["band: lowest to highest" in page for page in said] == [True, False] and "One seed a curve." in said[1]
+
+
+def test_a_caption_holds_at_every_noise_multiplier(tmp_path):
+    """Three seeds at one, a single one at the others: said once, for wherever the slider stands."""
+    grown = fill(tmp_path, ["dp-adam-mnist"], lambda cell: cell.config.seed < 2 or cell.config.noise_multiplier == 2)
+    page = stored.accuracy_explorer(stored.comparison("mnist", "adam", folder=grown)).html
+    assert "band, where there are several: lowest to highest." in page and "One seed a curve" not in page

@@ -97,6 +97,19 @@ def test_the_page_shows_every_position_exactly():
     check_every_position(two_panels())
 
 
+def test_what_stands_below_a_figure_must_hold_at_every_position():
+    """A page shows it once: a caption that follows a slider would be wrong wherever the slider is moved to."""
+    fig = style.figure()
+
+    def draw(n):
+        plots.caption(fig, f"{n} seeds")
+        return View(fig, {}, f"n {n}")
+
+    with pytest.raises(ValueError, match="stay below a page's figure as they are"):
+        assert explorer(draw, {"n": [1, 3]}).html
+    assert "3 seeds" in explorer(lambda n: draw(3), {"n": [1, 3]}).html
+
+
 def test_bars_ticks_markers_colours_and_things_that_come_and_go():
     fig = style.figure()
     ax = fig.axes[0]

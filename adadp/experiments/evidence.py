@@ -78,14 +78,34 @@ class Evidence:
         """All curves of an experiment, as far as they are stored."""
         return curves(experiment, self.records, profile_of(experiment))
 
-    def runs(self, experiment: str, role: str, sigma: float) -> list[dict]:
+    def runs(
+        self, experiment: str, role: str, sigma: float | None = None, random_fraction: float | None = None
+    ) -> list[dict]:
         """The records of one curve, one a seed."""
-        return [r for c in self.curves(experiment, role, sigma) for r in c["records"]]
+        return [r for c in self.curves(experiment, role, sigma, random_fraction) for r in c["records"]]
 
-    def final(self, experiment: str, role: str, sigma: float) -> float:
+    def final(
+        self, experiment: str, role: str, sigma: float | None = None, random_fraction: float | None = None
+    ) -> float:
         """Final accuracy of a curve in percent, mean over its seeds."""
-        found = self.runs(experiment, role, sigma)
-        return exactly(100 * statistics.fmean(r["rows"]["test_accuracy"][-1] for r in found))
+        return exactly(_mean(self.runs(experiment, role, sigma, random_fraction)))
+
+    def gap(self, one: tuple[str, str], other: tuple[str, str], **where: float) -> float:
+        """How far one curve (its experiment and role) ends above another at the same place, see :func:`gap`."""
+        return gap(self.runs(*one, **where), self.runs(*other, **where))
+
+
+def _mean(records: Iterable[dict]) -> float:
+    """Final accuracy in percent, mean over records."""
+    return statistics.fmean(100 * r["rows"]["test_accuracy"][-1] for r in records)
+
+
+def gap(one: list[dict], other: list[dict]) -> float:
+    """Difference of final accuracies in points, mean over the seeds that both have (over all, where they share none):
+    while seeds are still missing, another seed must not pass for another method."""
+    seeds = {r["config"]["seed"] for r in one} & {r["config"]["seed"] for r in other}
+    first, second = (_mean([r for r in found if r["config"]["seed"] in seeds] or found) for found in (one, other))
+    return exactly(first - second)
 
 
 def key_of(config: dict) -> tuple:

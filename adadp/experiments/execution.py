@@ -116,7 +116,7 @@ def dataset(name: str, features: str | None, holdout: int) -> Dataset:
 
 
 def provenance(config: Config) -> str:
-    """Where the data of a run would come from here; nothing is computed."""
+    """Where the data of a run would come from here (features that are not kept yet are computed for it)."""
     return dataset(config.dataset, getattr(config, "features", None), getattr(config, "holdout", 0)).provenance
 
 

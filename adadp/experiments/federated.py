@@ -1,11 +1,14 @@
 """The paper's federated experiments: every grid, seeds and tiers in one place.
 
 Configs are written at the paper's size (10000 images a client, 200 rounds); the profiles ``full-data`` and ``laptop``
-make them smaller. Tier 1 is what the claims need, tier 2 the other figures, tier 3 the other
-ablations.
+make them smaller. Tier 1 is what most claims need, tier 2 the other figures and the claims on Adam and on the first
+learning rate, tier 3 the other ablations.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import log10
 
 from adadp.experiments.configs import ADADP_FIELDS, ADAM_FIELDS, FederatedRun
 from adadp.experiments.plan import SEEDS, Cell, Grid, half_decade
@@ -64,9 +67,16 @@ def rounds(grid: Grid) -> list[Cell]:
     for p in RANDOM[:2]:
         cells.append(Cell("adadp", federated(random_fraction=p, seed=1)))
         for best in sgd_search(laptop, 1, random_fraction=p)[1][:1]:
-            lrs = sorted({float(f"{best * 10**k:.6g}") for k in (-0.5, 0, 0.5)})
-            cells += [Cell("sgd", federated("sgd", lr=lr, random_fraction=p, seed=1), peeking=True) for lr in lrs]
+            cells += _around(grid, best, p)
     return cells
+
+
+def _around(grid: Grid, lr: float, fraction: float) -> list[Cell]:
+    """SGD at this learning rate and its neighbours, and in tier 2 at further ones until the best one is interior."""
+    near = [round(2 * log10(lr)) / 2 + k for k in (-0.5, 0, 0.5)]
+    make = partial(federated, "sgd", random_fraction=fraction, seed=1)
+    found, _ = grid.half_decades("sgd", lambda lr: make(lr=lr), near)
+    return [replace(c, tier=1 if c.config.lr in map(half_decade, near) else 2) for c in found]
 
 
 def batch(grid: Grid) -> list[Cell]:

@@ -16,20 +16,9 @@ BROKEN = 12.0  # per cent; guessing one of ten classes is right in 10
 WHERE, METHOD = "Federated learning experiments", "Adaptive federated averaging algorithm"
 
 
-def _final(evidence: Evidence, experiment: str, role: str, fraction: float) -> float:
-    """Final accuracy in percent, mean over seeds, at one share of random data."""
-    found = _runs(evidence, experiment, role, fraction)
-    return exactly(100 * statistics.fmean(r["rows"]["test_accuracy"][-1] for r in found))
-
-
-def _runs(evidence: Evidence, experiment: str, role: str, fraction: float) -> list[dict]:
-    """The records of a role at one share of random data."""
-    return [r for c in evidence.curves(experiment, role, random_fraction=fraction) for r in c["records"]]
-
-
 def _keeps(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: at 33 % random data ADADP is at least 1.0 point above tuned SGD."""
-    gap = exactly(_final(evidence, "fed-rounds", "adadp", 0.33) - _final(evidence, "fed-rounds", "sgd best", 0.33))
+    gap = evidence.gap(("fed-rounds", "adadp"), ("fed-rounds", "sgd best"), random_fraction=0.33)
     return gap >= 1.0, f"{signed(gap)} points at 33 % random"
 
 
@@ -37,7 +26,7 @@ def _drops_less(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: from 100 % to 0 % random data tuned SGD loses at least 3.0 points more than ADADP."""
     lost, said = {}, []
     for role, name in (("adadp", "ADADP"), ("sgd best", "tuned SGD")):
-        uniform, grouped = (_final(evidence, "fed-randomness", role, share) for share in (1.0, 0.0))
+        uniform, grouped = (evidence.final("fed-randomness", role, random_fraction=share) for share in (1.0, 0.0))
         lost[role] = exactly(uniform - grouped)
         said.append(f"{name} loses {lost[role]:.1f} points ({uniform:.1f} to {grouped:.1f} %)")
     more = exactly(lost["sgd best"] - lost["adadp"])
@@ -45,7 +34,7 @@ def _drops_less(evidence: Evidence, variant: str) -> tuple[bool, str]:
 
 
 def _unrest(record: dict) -> float:
-    """Mean change of the accuracy from round to round after round 5, in points."""
+    """Mean change of the accuracy from round to round after round 5 (the first is that from 6 to 7), in points."""
     accuracy = [100 * a for a in record["rows"]["test_accuracy"]][5:]
     return statistics.fmean(abs(b - a) for a, b in itertools.pairwise(accuracy))
 
@@ -69,14 +58,14 @@ def _calmer(evidence: Evidence, variant: str) -> tuple[bool, str]:
 def _stability(evidence: Evidence, fraction: float) -> tuple[bool, bool, str]:
     """Whether discarding makes training calmer, and whether it saves it from breaking down, at one share of random
     data; and the numbers."""
-    roles = ("adadp", "nothing discarded")
-    kept, plain = (statistics.fmean(map(_unrest, _runs(evidence, "fed-discarding", role, fraction))) for role in roles)
-    with_it, without = (_final(evidence, "fed-discarding", role, fraction) for role in roles)
-    calmer = plain > 0 and kept <= 0.75 * plain and exactly(with_it - without) >= -1.0
+    curves = [("fed-discarding", role) for role in ("adadp", "nothing discarded")]
+    runs = [evidence.runs(*curve, random_fraction=fraction) for curve in curves]
+    kept, plain = (statistics.fmean(map(_unrest, found)) for found in runs)
+    with_it, without = (evidence.final(*curve, random_fraction=fraction) for curve in curves)
+    calmer = plain > 0 and kept <= 0.75 * plain and evidence.gap(*curves, random_fraction=fraction) >= -1.0
     saved = without <= BROKEN < with_it
-    runs = {role: _runs(evidence, "fed-discarding", role, fraction) for role in roles}
-    ends = {role: [100 * r["rows"]["test_accuracy"][-1] for r in found] for role, found in runs.items()}
-    broken, lost = (f"{sum(end <= BROKEN for end in found)} of {len(found)}" for found in ends.values())
+    ends = [[100 * r["rows"]["test_accuracy"][-1] for r in found] for found in runs]
+    broken, lost = (f"{sum(end <= BROKEN for end in found)} of {len(found)}" for found in ends)
     said = (
         f"at {100 * fraction:.0f} % training breaks down in {broken} with discarding, {lost} without; accuracy "
         f"{with_it:.1f} with, {without:.1f} without; {kept:.2f} points from round to round with, {plain:.2f} without"
@@ -87,28 +76,34 @@ def _stability(evidence: Evidence, fraction: float) -> tuple[bool, bool, str]:
 def _small_first(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: fully pathological, the median over clients and stored rounds from 2 on of the lr a tenth into the round,
     divided by the lr at its end, is at most 0.8."""
-    ratios = []
-    for record in _runs(evidence, "fed-rounds", "adadp", 0.0):
-        traced = record["within_rounds"]
-        for number, clients in zip(traced["round"], traced["lr"], strict=True):
-            ratios += [lrs[len(lrs) // 10] / lrs[-1] for lrs in clients if lrs and number >= 2]
+    ratios = [x for r in evidence.runs("fed-rounds", "adadp", random_fraction=0.0) for x in early_ratios(r)]
     return statistics.median(ratios) <= 0.8, f"median ratio {statistics.median(ratios):.2f}"
+
+
+def early_ratios(record: dict) -> list[float]:
+    """The lr a tenth into a round over that at its end, of every client in every round from 2 on that is stored."""
+    traced = record["within_rounds"]
+    rounds = zip(traced["round"], traced["lr"], strict=True)
+    return [lrs[len(lrs) // 10] / lrs[-1] for number, clients in rounds if number >= 2 for lrs in clients if lrs]
 
 
 def _different_lr(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: fully pathological, over the last ten rounds the clients' mean end lr differ by a factor 1.5 or more, in
     every run."""
-    factors = []
-    for record in _runs(evidence, "fed-rounds", "adadp", 0.0):
-        ends = zip(*record["rows"]["lr"][-10:], strict=True)  # None in a round that a client was left out of
-        means = [statistics.fmean(told) for lrs in ends if (told := [lr for lr in lrs if lr is not None])]
-        factors.append(max(means) / min(means))
+    factors = [*map(end_factor, evidence.runs("fed-rounds", "adadp", random_fraction=0.0))]
     return min(factors) >= 1.5, "factors " + ", ".join(f"{f:.2f}" for f in factors)
+
+
+def end_factor(record: dict) -> float:
+    """Largest over smallest of the clients' learning rates at the end of a round, each a mean over the last ten."""
+    ends = zip(*record["rows"]["lr"][-10:], strict=True)  # None in a round that a client was left out of
+    means = [statistics.fmean(told) for lrs in ends if (told := [lr for lr in lrs if lr is not None])]
+    return max(means) / min(means)
 
 
 def _adam_poor(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: at 33 % random data the best Adam is at least 5.0 points below ADADP."""
-    gap = exactly(_final(evidence, "fed-adam", "adadp", 0.33) - _final(evidence, "fed-adam", "adam best", 0.33))
+    gap = evidence.gap(("fed-adam", "adadp"), ("fed-adam", "adam best"), random_fraction=0.33)
     return gap >= 5.0, f"ADADP ends {signed(gap)} points from the best Adam"
 
 
@@ -117,7 +112,7 @@ def _lr_hardly_matters(evidence: Evidence, variant: str) -> tuple[bool, str]:
     ranges = {}
     for p in RANDOM:
         by_lr: dict[float, list[float]] = {}
-        for record in _runs(evidence, "fed-lr", "adadp by lr", p):
+        for record in evidence.runs("fed-lr", "adadp by lr", random_fraction=p):
             by_lr.setdefault(record["config"]["lr"], []).append(100 * record["rows"]["test_accuracy"][-1])
         means = [statistics.fmean(values) for values in by_lr.values()]
         ranges[p] = exactly(max(means) - min(means))
@@ -137,7 +132,7 @@ CLAIMS: list[Claim] = [
           "only without discarding training breaks down (12 % or less), or " + CALMER.criterion, _discarding,
           earlier=(CALMER,), dated="breaks down (12 % or less)",
           note="the mean over three seeds has to break down, so that one run that survives prevents it; "
-          "a run that has counts as calm"),
+          "a run that has counts as calm; the first change that counts is that from round 6 to 7"),
     Claim("fed-small-first", "Each local training begins with small steps.", METHOD,
           "median of lr a tenth into the round over lr at its end at most 0.8, 0 % random, rounds from 2 on",
           _small_first),

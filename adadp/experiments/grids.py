@@ -1,5 +1,6 @@
 """The list of all experiments, and the cells of each: what ``adadp run`` can be asked for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from adadp.experiments import federated, private
@@ -43,6 +44,18 @@ def cells(experiment: str, results: dict, profile: str = "paper", *, assume: boo
         cell = replace(cell, config=grid.shrink(cell.config))
         found.setdefault((cell.role, cell.config.id), cell)
     return sorted(found.values(), key=lambda cell: cell.tier)
+
+
+def of_size(names: Sequence[str] | None, profile: str) -> list[str]:
+    """Those of these experiments that a profile has, without names all of them.
+
+    Raises:
+        ValueError: an experiment that is named does not come in this size.
+    """
+    known = federated.EXPERIMENTS if profile in FEDERATED_SIZES else EXPERIMENTS
+    if wrong := [name for name in names or () if name not in known]:
+        raise ValueError(f"profile={profile!r} is a size of the federated experiments, not of {', '.join(wrong)}")
+    return list(known if names is None else names)
 
 
 def pending(names, known: dict, profile: str, tier: int | None = None, assume: bool = False) -> list[Job]:

@@ -191,11 +191,12 @@ def tally(found: list[Report]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS if verdict in counts}
 
 
-def rules_before_runs(found: list[Report]) -> tuple[int, int]:
-    """How many of the runs behind today's rules were made by code that already held each rule they count for, and of
-    how many this can be told. Our own variant, which is shown beside them, is not among them.
+def rules_before_runs(found: list[Report]) -> tuple[int, int, int]:
+    """How many of the runs behind today's rules were made by code that already held each rule they count for; of how
+    many this can be told; and how many others name a commit that this history does not hold. Our own variant, which
+    is shown beside them, is not among them.
 
-    Outside a checkout, or where history is cut off, nothing can be told: (0, 0).
+    Outside a checkout, or where history is cut off, nothing can be told: (0, 0, 0).
     """
     answers: dict[str, set[int]] = {}
     for one in found:
@@ -205,7 +206,7 @@ def rules_before_runs(found: list[Report]) -> tuple[int, int]:
             for part in (record, *([record["begun"]] if record.get("begun") else ())):  # a resumed run has two commits
                 answers.setdefault(record["id"], set()).add(_contains((part.get("commit") or "").rstrip("+"), rule))
     told = [known for known in answers.values() if known <= {0, 1}]
-    return sum(known == {0} for known in told), len(told)
+    return sum(known == {0} for known in told), len(told), len(answers) - len(told)
 
 
 @lru_cache

@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from adadp.experiments import federated, grids, places, results
+from adadp.experiments import grids, places, results
 from adadp.experiments.configs import Config
 from adadp.experiments.estimates import estimate, print_plan, seconds
 from adadp.experiments.evidence import data_of, key_of
 from adadp.experiments.grids import Job, pending
-from adadp.experiments.plan import FEDERATED_SIZES, PROFILES, STORED
+from adadp.experiments.plan import PROFILES, STORED
 from adadp.experiments.tables import reasons
 from adadp.folders import data_folder
 
@@ -72,13 +72,8 @@ def run(
             runs failed (the others were carried out and stored).
     """
     _check(jobs=jobs, limit=limit, tier=tier, backend=backend, device=device)
-    names = (
-        list(grids.EXPERIMENTS) if experiment == "all" else [experiment] if isinstance(experiment, str) else experiment
-    )
-    if profile in FEDERATED_SIZES and (wrong := [n for n in names if n not in federated.EXPERIMENTS]):
-        names = [n for n in names if n in federated.EXPERIMENTS] if experiment == "all" else names
-        if experiment != "all":
-            raise ValueError(f"profile={profile!r} is a size of the federated experiments, not of {', '.join(wrong)}")
+    named = [experiment] if isinstance(experiment, str) else experiment
+    names = grids.of_size(None if experiment == "all" else named, profile)
     place = results.stored_folder(profile, folder)
     report = Report()
     if dry_run:

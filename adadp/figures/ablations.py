@@ -8,6 +8,7 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from adadp.experiments import results
+from adadp.experiments.claims import lr_factor
 from adadp.experiments.configs import Config, from_dict
 from adadp.experiments.private import DATA
 from adadp.figures import plots, style
@@ -76,8 +77,8 @@ def lr_by_epoch(predicted: Mapping[float, float], *, data: str = "mnist", role: 
             ax.axhline(lr, color=style.COLORS["muted"], linewidth=0.8)
     plots.curves(runs, x="epoch", y="lr", ax=ax)
     ax.set(xlabel="epoch", ylabel="learning rate η")
-    factors = [max(lr) / min(lr) for c in curves for r in c["records"] if (lr := r["rows"]["lr"][1:50])]
-    words = f"Over epochs 2 to 50 the lr of a run changes by a factor of at most {max(factors):.2f}."
+    largest = max(lr_factor(r) for c in curves for r in c["records"])
+    words = f"Over epochs 2 to 50 the lr of a run changes by a factor of at most {largest:.2f}."
     plots.describe(fig, f"Learning rate of {LABELS[role]} by epoch. {words}")
     return _finish(fig, f"{LABELS[role]}; thin lines: the closed form. {words}", curves)
 

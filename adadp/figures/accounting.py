@@ -263,7 +263,7 @@ def explorer(
     lines = [ax.plot(epochs, epochs, **look, label=name)[0] for look, name in zip(LINES, names, strict=False)]
     points = [ax.plot(epochs[:1], [1], **(look | {"markersize": 8}))[0] for look in LOOKS[:2]]
     style.log_axis(ax, "xy")
-    ax.set(xlabel="epochs", ylabel="ε", ylim=(0.03, 30))
+    ax.set(xlabel="epochs", ylabel="ε", ylim=(0.02, 30))
     ax.legend(loc="upper left")
     plots.statement(fig, f"ε for {assumptions()}")
 

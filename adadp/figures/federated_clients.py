@@ -1,6 +1,5 @@
 """What the clients of stored federated runs chose for themselves: one line a client, a band from seed to seed."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from adadp.experiments.federated_claims import early_ratios, end_factor
 from adadp.figures import plots, style
 from adadp.figures.federated_runs import SIZE, finish, traced
 from adadp.figures.stored_words import Note, found
@@ -34,8 +34,7 @@ def clients(percent: float, *, size: str = SIZE, folder=None) -> Figure | Note:
     for ax, values, title in zip(fig.axes, (rates, share), ("learning rate at the end", "discarded"), strict=True):
         ax.set(xlabel="communication round", title=title)
         _lines(ax, columns[0]["round"], values, curves[0]["config"])
-    last = rates[:, -10:].mean(axis=1)
-    factors = last.max(axis=1) / last.min(axis=1)
+    factors = [end_factor(record) for record in curves[0]["records"]]
     words = (
         f"Over the last ten rounds the clients' mean learning rates differ by a factor of {_ends(factors)}; "
         f"{100 * share.mean():.0f} % of all iterations were discarded."
@@ -64,8 +63,7 @@ def within_round(percent: float, *numbers: int, size: str = SIZE, folder=None) -
         _lines(ax, np.linspace(0, 100, values.shape[1]), values, curves[0]["config"])
         ax.set(xlabel="of the round's gradients (%)", title=f"round {number}")
     fig.axes[0].set_ylabel("learning rate η")
-    early = [lrs[len(lrs) // 10] / lrs[-1] for trace in traces for n in trace if n >= 2 for lrs in trace[n]]
-    early = [ratio for ratio in early if not math.isnan(ratio)]
+    early = [ratio for record in curves[0]["records"] for ratio in early_ratios(record)]
     words = (
         f"A tenth into a round the learning rate is in the median {statistics.median(early):.2f} times that at its end"
     )

@@ -13,8 +13,8 @@ from adadp.experiments.federated_claims import BROKEN
 from adadp.experiments.report import finals, spread
 from adadp.figures import federated, plots, style
 from adadp.figures.points import by_value, has_course
-from adadp.figures.stored import not_yet, own_and_alike
-from adadp.figures.stored_words import Note, data_line, found, of_a_case
+from adadp.figures.stored import own_and_alike
+from adadp.figures.stored_words import Note, data_line, found, not_yet, of_a_case
 from adadp.figures.table import Table
 from adadp.rounding import signed
 
@@ -212,6 +212,19 @@ def size_gaps(percent: float, *, folder=None) -> dict[str, float]:
     return found
 
 
+def search_ends(*percents: float, folder=None) -> str:
+    """A sentence on shares of random data at which the best of SGD's learning rates at the full-data size is the first
+    or the last of those that are stored; empty where there is none."""
+    said = []
+    for percent in percents:
+        curves, _ = found("fed-rounds", "full-data", folder, random_fraction=percent / 100)
+        rates = sorted((c for c in curves if c["role"] == "sgd"), key=lambda c: c["config"]["lr"])
+        if rates and (best := max(rates, key=_mean)) in (rates[0], rates[-1]):
+            said.append(f"the {'smallest' if best is rates[0] else 'largest'} at {percent:g} %")
+    where = " and ".join(said)
+    return f"Of SGD's learning rates stored at that size the best is {where}: others may do better." if said else ""
+
+
 def _by_size(percent: float, folder) -> tuple[dict[str, dict[str, float]], list[dict]]:
     """Size -> method -> final accuracy in percent of one seed, the same where it is stored; and the records."""
     columns: dict[str, dict[str, dict]] = {}
@@ -254,7 +267,7 @@ def _tuned(curves: Sequence[dict]) -> str:
     """A sentence on learning rates that were chosen by looking at the test set."""
     names = dict.fromkeys(_label(c).split(" (lr")[0] for c in curves if c["peeking"])
     searched = any(c.get("searched") for c in curves)
-    how = "the same seed, from the laptop size's best and its two neighbours" if searched else "another seed"
+    how = "the same seed, from a grid around the laptop size's best" if searched else "another seed"
     return f"The learning rate of {' and '.join(names)} was chosen by test accuracy on {how}." if names else ""
 
 

@@ -13,10 +13,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from adadp.experiments import results
+from adadp.experiments.evidence import gap
 from adadp.experiments.report import finals, spread
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
-from adadp.figures.stored_words import ACCOUNTANTS, Note, band, both, data_line, missing, of_a_case, spent
+from adadp.figures.stored_words import ACCOUNTANTS, Note, band, both, data_line, missing, not_yet, of_a_case, spent
 from adadp.figures.table import Table
 from adadp.figures.widgets import Explorer, View, explorer
 from adadp.privacy import assumptions
@@ -128,17 +129,8 @@ def gaps(compared: Comparison, baseline: str) -> dict[str, tuple[float, float]]:
     found: dict[str, list[float]] = {}
     for methods in compared.runs.values():
         for name in methods.keys() - {baseline} if baseline in methods else ():
-            found.setdefault(name, []).append(_gap(methods[name], methods[baseline]))
+            found.setdefault(name, []).append(gap(methods[name], methods[baseline]))
     return {name: (min(values), max(values)) for name, values in sorted(found.items())}
-
-
-def _gap(one: Sequence[dict], other: Sequence[dict]) -> float:
-    """Difference of final accuracies in points, mean over the seeds that both have (over all, where they share none):
-    while seeds are still missing, another seed must not pass for another method."""
-    seeds = {r["config"]["seed"] for r in one} & {r["config"]["seed"] for r in other}
-    kept = ([r for r in records if r["config"]["seed"] in seeds] or records for records in (one, other))
-    first, second = (fmean(finals({"records": records})) for records in kept)
-    return first - second
 
 
 def in_points(compared: Comparison, baseline: str) -> dict[str, str]:
@@ -217,6 +209,8 @@ def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer 
         An explorer; a figure where only one noise multiplier is stored; a note where none is.
     """
 
+    seeds = band(len(found) for methods in compared.runs.values() for found in drawn(methods).values())
+
     def draw(sigma: float, accountant: str) -> View:
         """The curves of one noise multiplier under one accountant."""
         methods = drawn(compared.runs[sigma])
@@ -224,10 +218,10 @@ def accuracy_explorer(compared: Comparison, *, delta: float = 1e-5) -> Explorer 
         fig = plots.accuracy_against_epsilon(runs, delta=delta, ax=style.figure(height=3.8).axes[0])
         _look_closer(fig, runs)
         told = f"{peeking(compared)} {compared.missing}".strip()
-        plots.caption(fig, f"Stored full-size runs. {band(map(len, methods.values()))} {told}")
+        plots.caption(fig, f"Stored full-size runs. {seeds} {told}")
         plots.statement(fig, f"ε for {assumptions()}; accountant as chosen")
         plots.provenance(fig, compared.data)
-        spent = max(seeds[0][-1]["epsilon"] for seeds in runs.values())
+        spent = max(found[0][-1]["epsilon"] for found in runs.values())
         return View(
             fig, ends(methods), f"σ = {sigma:g}: accuracy up to ε = {round_up(spent)} ({accountant} accountant)."
         )
@@ -293,8 +287,3 @@ def own_and_alike(config, record: dict | None, folder) -> tuple[dict[str, list[d
     own = [record] if record else []
     named = {f"stored, {len(alike)} seed{'s' * (len(alike) > 1)}": alike, f"this run, seed {config.seed}": own}
     return {name: found for name, found in named.items() if found}, [*alike, *own]
-
-
-def not_yet(config) -> Note:
-    """What stands in the place of a case that was never run."""
-    return Note(f"No run of this case ({config.slug}) is stored yet; the profile paper runs it.")

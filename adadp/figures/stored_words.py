@@ -25,6 +25,11 @@ class Note:
         return f'<p class="adadp-note">{html.escape(self.text)}</p>'
 
 
+def not_yet(config) -> Note:
+    """What stands in the place of a case that was never run."""
+    return Note(f"No run of this case ({config.slug}) is stored yet; the profile paper runs it.")
+
+
 def missing(*experiments: str, records: dict | None = None, profile: str = "paper") -> str:
     """A sentence for each experiment that says how many of its runs are stored, tier by tier where some are not.
 
@@ -67,10 +72,15 @@ def of_a_case(config, stored: int) -> str:
 def band(seeds: Iterable[int]) -> str:
     """What the curves are, by how many seeds each has.
 
-    >>> band([3, 1]), band([1, 1])
+    >>> band([3, 3]), band([1, 1])
     ('Line: mean over seeds; band: lowest to highest.', 'One seed a curve.')
+    >>> band([3, 1])
+    'Line: mean over seeds; band, where there are several: lowest to highest.'
     """
-    return "Line: mean over seeds; band: lowest to highest." if max(seeds) > 1 else "One seed a curve."
+    found = set(seeds)
+    if found == {1}:
+        return "One seed a curve."
+    return f"Line: mean over seeds; band{', where there are several' * (1 in found)}: lowest to highest."
 
 
 def data_line(records: Sequence[dict]) -> str:

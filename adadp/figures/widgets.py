@@ -118,7 +118,7 @@ class Explorer:
     def _film(self) -> tuple[Frames, View]:
         """Draw every position; returns the table, and the view at the start."""
         names, sizes = [a.name for a in self.axes], [len(a.values) for a in self.axes]
-        views, drawings, camera = [], [], None
+        views, drawings, notes, camera = [], [], set(), None
         for values in itertools.product(*(a.values for a in self.axes)):
             view = self.view(**dict(zip(names, values, strict=True)))
             if camera is None or camera.figure is not view.figure:
@@ -126,8 +126,11 @@ class Explorer:
                     camera.release()
                 camera = Camera(view.figure)
             views.append(view)
+            notes.add(show.notes(view.figure))
             drawings.append(camera.record())
         camera.release()
+        if len(notes) > 1:
+            raise ValueError("caption, statement and data stay below a page's figure as they are: make them alike")
         first = 0
         for axis, size in zip(self.axes, sizes, strict=True):
             first = first * size + axis.start

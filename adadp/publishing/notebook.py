@@ -87,7 +87,7 @@ def written_to_stderr(nb: nbformat.NotebookNode) -> list[tuple[int, str]]:
     found = []
     for number, cell in enumerate(code_cells(nb), start=1):
         text = "".join(o.text for o in cell.outputs if o.output_type == "stream" and o.name == "stderr")
-        if text:
+        if text.strip():
             found.append((number, text.strip()))
     return found
 

@@ -18,6 +18,7 @@ from adadp.publishing.execute import environment
 NOTE = "built.json"
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"  # its script may not be on the path
 COMPLAINT = r"\b(WARNING|ERROR|CRITICAL|Exception)\b|^\w*Error: "
+WORKSHOP = ("_build/new", "_build/src", "_build/nbcache", "adadp", "book", "notebooks", "tests")
 UNWRITTEN = r"OSError|No space left|File too large|quota exceeded|Permission denied|Failed to copy"
 
 
@@ -28,7 +29,7 @@ def build_pages(
 
     Args:
         src: the mirror.
-        build: folder for what is made on the way, and for Sphinx's log; on the same disk as ``output``.
+        build: folder for what is made on the way, and for Sphinx's log.
         output: the finished book.
         strict: a warning is an error.
         warnings: what executing the notebooks gave; kept with the book.
@@ -113,11 +114,13 @@ def listing(what: str, warnings: list[str]) -> str:
 def swap(html: Path, output: Path) -> None:
     """Put ``html`` in the place of ``output`` by renames: a reader sees the old book or the new, never a mixture."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    old = _aside(output)
-    shutil.rmtree(old, ignore_errors=True)
+    old, new = _aside(output), output.with_name(f".{output.name}.adadp-new")
+    for left in (old, new):
+        shutil.rmtree(left, ignore_errors=True)
+    shutil.move(html, new)  # copies, and may fail, where `output` is on another disk: before the old book is touched
     if output.exists():
         output.rename(old)
-    html.rename(output)
+    new.rename(output)
     shutil.rmtree(old, ignore_errors=True)
 
 
@@ -129,18 +132,20 @@ def restore(output: Path) -> None:
 
 
 def is_book(folder: Path) -> bool:
-    """Whether a folder holds a finished book."""
-    return (folder / NOTE).is_file() or (folder / "index.html").is_file()
+    """Whether a folder holds a finished book: our note, or Sphinx's (any other web site has an index.html, too)."""
+    return (folder / NOTE).is_file() or (folder / ".buildinfo").is_file()
 
 
 def check_output(root: Path, output: Path) -> None:
     """Refuse a folder whose place the book must not take.
 
     Raises:
-        ValueError: it holds the repository, or something that is no book; or it is a file.
+        ValueError: it holds the repository, or something that is no book; it is a file; or the build works there.
     """
     if root.is_relative_to(output):
         raise ValueError(f"output (--output) {output} holds the repository; the book needs a folder of its own")
+    if output == root / "_build" or any(output.is_relative_to(root / place) for place in WORKSHOP):
+        raise ValueError(f"output (--output) {output} is where the build works or reads; name another or a new folder")
     if output.exists() and not output.is_dir():
         raise ValueError(f"output (--output) {output} is a file; name a folder")
     if output.is_dir() and any(output.iterdir()) and not is_book(output):
