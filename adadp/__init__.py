@@ -30,7 +30,7 @@ _HOME = {
 }
 _MODULES = (
     *("auditing", "checkpoint", "data", "experiments", "features", "federated", "figures", "history", "models"),
-    *("optimizer", "privacy", "publishing", "reference", "rounding", "step_size", "timing", "training"),
+    *("optimizer", "privacy", "publishing", "reference", "rounding", "sources", "step_size", "timing", "training"),
 )
 __getattr__, __dir__, __all__ = lazy.names(__name__, _HOME, _MODULES)
 __all__ += ["__version__"]

@@ -226,6 +226,11 @@ def run(a: argparse.Namespace) -> None:
         run_in_process(task, rounds=a.rounds, output=output, device=a.device, say=_say)
     else:
         if a.superlink is None:
+            if task.privacy is not None:
+                raise ValueError(
+                    f"{a.task} is private, and each client needs a ledger of its own: start a server (adadp federated "
+                    "serve) and clients (join --ledger FILE), then run with --superlink; or simulate with --in-process"
+                )
             check_unfinished(output)
         config = {"join-timeout": a.join_timeout, "min-clients": a.min_clients or 0, "device": a.device}
         sessions.run(

@@ -12,6 +12,7 @@ from torch import Tensor
 from adadp import checkpoint, settings
 from adadp.evaluation import evaluate, per_example_losses, placed
 from adadp.history import History
+from adadp.sources import secret_generator
 
 
 class TrainingRun:
@@ -96,7 +97,8 @@ class TrainingRun:
         }
 
     def call_back(self) -> None:
-        """Callbacks and schedulers, after an epoch."""
+        """Callbacks and schedulers, after an epoch; a privacy statement made there counts all gradients so far."""
+        self.spending.look(self.step)
         for callback in self.callbacks:
             if isinstance(callback, torch.optim.lr_scheduler.LRScheduler):
                 callback.step()
@@ -131,9 +133,8 @@ class TrainingRun:
             "released again; it goes on with new noise and new batches, and epsilon counts both",
             stacklevel=4,
         )
-        self.gradient.generator = torch.Generator(self.x.device)
-        for generator in (self.gradient.generator, self.generator):
-            generator.seed()
+        self.gradient.generator = secret_generator(self.x.device)
+        self.generator.set_state(secret_generator(self.generator.device).get_state())
 
     def _settings(self) -> dict:
         """What a later call must share to continue this run; the rest is in its name and in its privacy."""

@@ -261,14 +261,14 @@ def test_names_may_come_after_an_option(capsys, tmp_path):
     """As ``adadp results table --profile laptop fed-rounds``, which argparse alone refuses."""
     known = ("--folder", str(tmp_path))
     for argv in (("table", *known, "eta0"), ("table", "eta0", *known), ("table", *known, "eta0", "--seed", "1")):
-        out = call(capsys, "results", *argv)
+        _, out, _ = call(capsys, "results", *argv)
         assert out.startswith("eta0\n  nothing stored yet") and "small-d" not in out
-    plan = call(capsys, "run", "eta0", "--dry-run", "--folder", str(tmp_path), "small-d")
+    _, plan, _ = call(capsys, "run", "eta0", "--dry-run", "--folder", str(tmp_path), "small-d")
     assert "eta0" in plan and "small-d" in plan
 
 
 def test_a_size_lists_the_experiments_that_have_it(capsys, tmp_path):
-    out = call(capsys, "results", "table", "--profile", "laptop", "--folder", str(tmp_path))
+    _, out, _ = call(capsys, "results", "table", "--profile", "laptop", "--folder", str(tmp_path))
     assert "fed-rounds" in out and "eta0" not in out
 
 

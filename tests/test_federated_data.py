@@ -6,7 +6,8 @@ import torch
 from federated_helpers import data, make, net, sgd
 from torch.utils.data import DataLoader, TensorDataset
 
-from adadp.federated import FederatedAveraging
+import adadp
+from adadp.federated import FederatedAveraging, client_generator
 
 
 def arrays(client):
@@ -48,6 +49,24 @@ def test_examples_may_come_in_several_shapes(shape):
     assert rows(SHAPES[shape]) == rows(data)
     task = make(data=SHAPES[shape], test_data=lambda: SHAPES[shape](3))
     assert task.in_process("cpu").run(1, progress=False).rows == make().in_process("cpu").run(1, progress=False).rows
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.float64], ids=["bytes", "double"])
+def test_examples_and_targets_are_typed_as_in_training(kind):
+    """Numbers of numpy, as they come: one client and one round are still centralised training, bit for bit."""
+    rng = np.random.default_rng(0)
+    x, y = (5 * rng.random((12, 3))).astype(kind), rng.normal(size=(12, 1))
+    kept = {"loss": lambda output, target: (output - target).square().mean(1)}
+    torch.manual_seed(0)
+    one, two = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    two.load_state_dict(one.state_dict())
+    fed = FederatedAveraging(one, [(x, y)], sgd, batch_size=4, local_epochs=5, **kept, device="cpu")
+    fed.run(1, progress=False)
+    given = torch.tensor(x, dtype=torch.float32), torch.tensor(y)
+    sampling, order = adadp.ShuffledPartition(4, 5), client_generator(fed._seed, 1, 0)
+    how = {"sampling": sampling, "generator": order, "progress": False, "device": "cpu"}
+    adadp.train(two, adadp.Dataset(*given, *given, "some", "made here"), sgd(two.parameters()), **kept, **how)
+    assert torch.equal(one.weight, two.weight) and torch.equal(one.bias, two.bias)
 
 
 def test_arrays_are_copied():

@@ -99,8 +99,9 @@ def test_a_private_client_needs_a_ledger(capsys, tmp_path, monkeypatch):
         "task = Task(model=lambda: torch.nn.Linear(2, 2), data=lambda k: None, clients=1, batch_size=2,\n"
         "    client_optimizer=torch.optim.SGD, privacy=dict(max_grad_norm=1.0, noise_multiplier=1.0))\n"
     )
-    assert main(["federated", "join", "secretive:task", "--client", "0"]) == 2
-    assert "--ledger FILE" in capsys.readouterr().err
+    for argv in (["join", "secretive:task", "--client", "0"], ["run", "secretive:task"]):
+        assert main(["federated", *argv]) == 2
+        assert "--ledger FILE" in capsys.readouterr().err
 
 
 def test_in_process_runs_tells_and_keeps_then_refuses_to_write_over(capsys, tmp_path):
@@ -146,11 +147,17 @@ def test_commands_of_a_client(tmp_path):
     }  # fmt: skip
 
 
-def test_a_folder_with_a_blank_survives_flowers_own_parser(tmp_path):
+@pytest.mark.parametrize("name", ["my ledger's file", "\U0001f600 \u00e9", "a\\b"])
+def test_a_folder_with_a_blank_survives_flowers_own_parser(tmp_path, name):
     from flwr.common.config import parse_config_args
 
-    command = processes.supernode(superlink="a:1", task="m:t", client=0, ledger=tmp_path / "my ledger's file")
-    assert parse_config_args([command[-2]])["ledger"] == str(tmp_path / "my ledger's file")
+    command = processes.supernode(superlink="a:1", task="m:t", client=0, ledger=tmp_path / name)
+    assert parse_config_args([command[-2]])["ledger"] == str(tmp_path / name)
+
+
+def test_what_flower_cannot_take_is_refused_before_anything_starts(tmp_path):
+    with pytest.raises(ValueError, match="ledger: Flower takes no double quotes"):
+        processes.supernode(superlink="a:1", task="m:t", client=0, ledger=tmp_path / 'a "ledger"')
 
 
 def test_every_setting_that_keeps_flower_quiet_is_handed_on(tmp_path):
@@ -280,6 +287,12 @@ def node(monkeypatch):
 
 REFUSED = (1, "Exit Code: 305\nFailed to initialize\n[code: 2004] Failed to activate SuperNode.", 1)
 STOP = (None, "", 0)
+
+
+def test_a_number_that_looks_like_a_code_is_no_reason(node):
+    """Ports and node numbers are in the same lines."""
+    said, error = node((1, "Exit Code: 305\nSuperNode 9120044417 could not reach 10.0.0.5:12003", 1), STOP)
+    assert "not registered" not in f"{said} {error}"
 
 
 def test_a_killed_node_is_started_again(node):

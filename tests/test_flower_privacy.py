@@ -276,13 +276,17 @@ def test_neither_noise_nor_order_follows_from_what_the_server_knows(federation, 
     assert len(results | {in_process(task, 1)[1]}) == 3
 
 
-def test_a_secret_source_has_more_than_the_32_bits_of_a_seed():
-    sources = [ledger.secret_generator() for _ in range(2)]
-    same = torch.Generator().manual_seed(sources[0].initial_seed())
-    draws = [torch.randn(2000, generator=g) for g in (*sources, same)]
-    assert not torch.equal(draws[0], draws[1]) and not torch.equal(draws[0], draws[2])
-    for draw in draws:
-        assert abs(float(draw.mean())) < 0.15 and abs(float(draw.std()) - 1) < 0.1
+def test_a_ledger_s_name_stays_with_its_client(federation, log, tmp_path):
+    """A folder may be called after a patient: of a damaged file the server gets to see the kind of the error alone."""
+    place = tmp_path / "ward 7"
+    strategy, grid, _ = federation(ledger=place, privacy=PRIVACY, min_clients=1)
+    place.mkdir()
+    for client in range(3):
+        (place / str(client)).write_bytes(b"x")
+    with pytest.raises(NoUsableClient):
+        run(strategy, grid, 1)
+    assert any("RuntimeError, which its own terminal shows" in line for line in log)
+    assert not any("ward" in line for line in log)
 
 
 # records

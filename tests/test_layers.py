@@ -39,6 +39,7 @@ FLOORS = {  # a module may import only modules of lower floors (or of its own pa
     "timing": 0,
     "rounding": 0,
     "settings": 0,
+    "sources": 0,
     "checkpoint": 0,
     "reference": 1,
     "figures": 5,

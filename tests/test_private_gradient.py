@@ -533,6 +533,12 @@ def test_parameters_in_half_precision_are_refused(dtype):
         private(mlp(dtype)).backward(torch.randn(4, 6, dtype=dtype), labels(4))
 
 
+def test_complex_parameters_are_refused_for_what_they_are():
+    model = nn.Linear(6, 3, dtype=torch.complex64)
+    with pytest.raises(ValueError, match="they are made of real numbers; keep real and imaginary parts"):
+        private(model).backward(torch.randn(4, 6, dtype=torch.complex64), labels(4))
+
+
 class WithBatchNorm(nn.Sequential):
     def __init__(self, **kwargs):
         super().__init__(nn.Linear(6, 5), nn.BatchNorm1d(5, **kwargs), nn.Linear(5, 3))

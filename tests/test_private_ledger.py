@@ -331,3 +331,20 @@ def test_composition_of_gaussians_without_sampling_is_exact():
     value = composed_epsilon([(2.0, 1.0, 2), (math.sqrt(2), 1.0, 2)], delta=1e-5, accountant="pld")
     one = epsilon(noise_multiplier=math.sqrt(2 / 3), sample_rate=1.0, steps=1, delta=1e-5, accountant="pld")
     assert one <= value < 1.01 * one
+
+
+def test_a_statement_made_in_a_callback_counts_every_gradient_so_far():
+    """Where not every epoch is evaluated, the last row is older than the model that a callback may publish."""
+    said, model = [], linear()
+
+    def publish(*, epoch, history, **_):
+        if history.rows:
+            said.append((epoch, privacy_statement(history, short=True).split(",")[0]))
+
+    gradient = private(model, sigma=1.0)
+    history = run(model, gradient=gradient, sampling=PoissonSampling(0.1, 100), evaluate_every=4, callbacks=[publish])
+    cost = {"noise_multiplier": 1.0, "sample_rate": 0.1, "delta": 1e-5}
+    assert [epoch for epoch, _ in said] == list(range(4, 11))
+    for epoch, told in said:
+        assert told == privacy_statement(**cost, steps=10 * epoch, short=True).split(",")[0]
+    assert privacy_statement(History.from_json(history.to_json())) == privacy_statement(history)

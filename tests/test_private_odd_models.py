@@ -209,21 +209,77 @@ class HomeMade(nn.Module):
         return self.last((h - h.mean(0)) / (h.std(0, unbiased=False) + 1e-3))
 
 
-def test_mixing_that_gradients_could_not_show_is_looked_for_again():
+def influence(grad, x, y):
+    """How far the last record moves what is released, in units of C."""
+    released = []
+    for n in (len(x), len(x) - 1):
+        grad.backward(x[:n], y[:n])
+        released.append(torch.cat([p.grad.flatten() for p in grad.model.parameters()]) * grad.expected_batch_size)
+    return float((released[0] - released[1]).norm()) / grad.max_grad_norm
+
+
+def test_mixing_that_no_gradient_shows_is_seen_in_what_a_layer_gets():
     torch.manual_seed(0)
     grad = private(HomeMade(), max_grad_norm=1.0, noise_multiplier=0.0)
     x, y = torch.randn(33, 6), labels(33)
     x[-1] = 50.0
-    grad.backward(x, y)
+    for _ in range(2):
+        assert influence(grad, x, y) <= 1.0 + 1e-3
+        assert grad._per_example.without_rule == {id(p) for p in grad.model.parameters()}
+        for p in grad.model.parameters():
+            p.data.add_(torch.randn_like(p))
+
+
+class Adapter(nn.Module):
+    """Zero weights that see a batch statistic, alone or beside a layer that does not."""
+
+    def __init__(self, beside):
+        super().__init__()
+        self.plain, self.zero = nn.Linear(6, 3) if beside else None, nn.Linear(6, 3)
+        nn.init.zeros_(self.zero.weight)
+
+    def forward(self, x):
+        added = self.zero(x - x.mean(0))
+        return added if self.plain is None else self.plain(x) + added
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_batch_statistic_above_weights_of_zero_is_refused(beside):
+    """Neither an output nor a gradient shows it at first; later nobody would look again."""
+    with pytest.raises(ValueError, match="the input of a layer for an example depends on the others"):
+        private(Adapter(beside), noise_multiplier=0.0).backward(torch.randn(5, 6), labels(5))
+
+
+def test_a_loss_that_weighs_by_its_batch_is_refused_as_soon_as_losses_differ():
+    def weighed(output, y):
+        losses = nn.functional.cross_entropy(output, y, reduction="none")
+        return losses / losses.detach().mean()
+
+    torch.manual_seed(0)
+    model = nn.Linear(6, 3)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    x, y = torch.randn(33, 6), labels(33)
+    x[-1] = -50.0
+    grad = private(model, loss=weighed, max_grad_norm=1.0, noise_multiplier=0.0)
+    assert influence(grad, x, y) <= 1.0 + 1e-3
     assert not grad._per_example._mixing, "a trial that could see nothing is not remembered"
-    for p in grad.model.parameters():
-        p.data.add_(torch.randn_like(p))
-    released = []
-    for n in (33, 32):
-        grad.backward(x[:n], y[:n])
-        released.append(torch.cat([p.grad.flatten() for p in grad.model.parameters()]) * grad.expected_batch_size)
-    assert (released[0] - released[1]).norm() <= 1.0 + 1e-3
-    assert grad._per_example.without_rule == {id(p) for p in grad.model.parameters()}
+    model.weight.data.add_(torch.randn(3, 6))
+    with pytest.raises(ValueError, match="the loss for an example depends on the others"):
+        grad.backward(x, y)
+
+
+def test_a_last_layer_of_zeros_alone_is_fine():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3))
+    nn.init.zeros_(model[-1].weight)
+    nn.init.zeros_(model[-1].bias)
+    grad = private(model, max_grad_norm=1.0, noise_multiplier=0.0)
+    x, y = torch.randn(33, 6), labels(33)
+    for _ in range(2):
+        assert influence(grad, x, y) <= 1.0 + 1e-3 and not grad._per_example.without_rule
+        model[-1].weight.data.add_(torch.randn(3, 5))
+    assert set(grad._per_example._mixing.values()) == {False}
 
 
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs a compiler")

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from adadp.evaluation import memory_format
+from adadp.evaluation import memory_format, placed
 from adadp.federated.client import ClientReport, Loss, client_generator, client_update
 from adadp.privacy.gradient import PrivateGradient
+from adadp.sources import numbered_generator
 from adadp.training import cross_entropy
 
 
@@ -88,12 +89,10 @@ def drawing_from(order: torch.Generator, device: torch.device) -> Iterator[None]
 
 def noise_generator(seed: int, round_number: int, client: int, clients: int, device: torch.device) -> torch.Generator:
     """The source of one client's noise in one round of a simulation; never that of an order of examples."""
-    generator = torch.Generator(device)
-    return generator.manual_seed(client_generator(seed, round_number, clients + client).initial_seed())
+    return numbered_generator([seed, round_number, clients + client], device)
 
 
-def place(x: Tensor, model: nn.Module, device: torch.device) -> Tensor:
-    """Examples on the device, in the memory layout and the floating-point type of the model."""
-    like = next(model.parameters(), x)
-    x = x.to(device, like.dtype if like.is_floating_point() and x.is_floating_point() else x.dtype)
-    return x.contiguous(memory_format=memory_format(model)) if x.dim() == 4 else x
+def place(x: Tensor, y: Tensor, model: nn.Module, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Examples on the device, of the types that :func:`adadp.train` gives them, in the memory layout of the model."""
+    x, y = (part.to(device) for part in placed(model, x, y))
+    return (x.contiguous(memory_format=memory_format(model)) if x.dim() == 4 else x), y

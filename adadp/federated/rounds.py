@@ -100,9 +100,9 @@ class FederatedAveraging(Coordinator):
         check_settings(privacy, reduction=reduction, **given)
         self.device = pick_device(device)
         model = model.to(self.device).to(memory_format=memory_format(model))
-        self.clients = [(place(x, model, self.device), y.to(self.device)) for x, y in clients]
+        self.clients = [place(x, y, model, self.device) for x, y in clients]
         if test_data is not None:
-            test_data = place(test_data[0], model, self.device), test_data[1].to(self.device)
+            test_data = place(*test_data, model, self.device)
         super().__init__(
             model,
             LocalTraining(client_optimizer, batch_size, local_epochs, loss, reduction, privacy, trace),

@@ -51,10 +51,10 @@ def trainable(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
         (params if p.requires_grad else frozen).append(p)
     for p in params:
         if p.dtype not in (torch.float32, torch.float64):
-            raise ValueError(
-                f"model: a parameter of type {p.dtype} cannot carry private gradients, since rounding would break the "
-                "bound on their norm; keep parameters in float32 and use torch.autocast"
-            )
+            why = "rounding would break the bound on their norm; keep parameters in float32 and use torch.autocast"
+            if p.is_complex():
+                why = "they are made of real numbers; keep real and imaginary parts as parameters in float32"
+            raise ValueError(f"model: a parameter of type {p.dtype} cannot carry private gradients, since {why}")
     return params, frozen
 
 

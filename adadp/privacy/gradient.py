@@ -18,6 +18,7 @@ from adadp.privacy.exact import exact
 from adadp.privacy.ledger import Ledger
 from adadp.privacy.per_example import PerExample
 from adadp.privacy.terms import joint_norms
+from adadp.sources import secret_generator
 
 
 def cross_entropy(output: Tensor, y: Tensor) -> Tensor:
@@ -167,8 +168,7 @@ class PrivateGradient:
         """A copy draws noise of its own: where it is the same twice, a difference shows what it hid."""
         self.__dict__.update(state)
         if self.generator is not None:
-            self.generator = torch.Generator(self.generator.device)
-            self.generator.seed()
+            self.generator = secret_generator(self.generator.device)
 
     @property
     def steps(self) -> int:

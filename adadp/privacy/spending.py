@@ -71,7 +71,7 @@ class Spending:
 
     def differing(self, privacy: dict) -> list[str]:
         """Names of what another run's ``privacy`` assumes otherwise of its own gradients."""
-        varying = {"earlier", "not_counted", "matches"}
+        varying = {"earlier", "not_counted", "matches", "steps"}
         names = [n for n in dict.fromkeys([*self.privacy, *privacy]) if n not in varying]
         return [name for name in names if privacy.get(name) != self.privacy.get(name)]
 
@@ -84,6 +84,7 @@ class Spending:
         """Put what was released besides this training's gradients into ``privacy``, and warn of what is not counted."""
         if self.privacy["noise_multiplier"] is None:
             return
+        self.privacy["steps"] = step
         if self._earlier:
             shown = ("sampler", "sample_rate", "noise_multiplier", "steps")
             self.privacy["earlier"] = [{name: release[name] for name in shown} for release in self._earlier]

@@ -42,7 +42,8 @@ def mixes(
     model: nn.Module, loss: Callable, params: list[Tensor], x, y: Tensor, one: tuple[set, bool]
 ) -> tuple[bool, bool]:
     """Whether examples see each other or change places inside the model, by the gradients of all of ``x``; and whether
-    that was to be seen: not where a gradient is zero, as below a last layer whose weights are still zero.
+    that was to be seen: not where a gradient is zero, as below a last layer whose weights are still zero, or where all
+    losses are alike, so that a loss that weighs them by their batch does not show.
 
     The gradient at a layer's output must be scaled row by row when the examples' losses are. Sorting a batch, or a
     batch statistic written by hand, would else give an example's gradient to another one and break the clipping.
@@ -50,7 +51,7 @@ def mixes(
     Args:
         params: the parameters whose gradients are wanted by rules; none if every example runs by itself.
         one: what :func:`layout_of_one` found. Where nothing is random, an example's output must be the one that it has
-            alone.
+            alone, and so must what it brings into each layer, since weights of zero let nothing through.
 
     Raises:
         ValueError: gradients do not show it, but outputs or losses do: it happens before the first trainable layer, or
@@ -69,11 +70,18 @@ def mixes(
     known, random = one
     if random or not params:  # without parameters every example runs alone
         return False, seen
-    with _as_it_was(model, _cards(model)), torch.no_grad(), full_products(y.device):
-        alone = fallback.call(model, fallback.part(x, slice(0, 1)))
+    with _as_it_was(model, _cards(model)), torch.enable_grad(), full_products(y.device):
+        with Recorder(params) as by_itself:
+            alone = fallback.call(model, fallback.part(x, slice(0, 1)))
         first = tree_map(lambda t: t[:1] if isinstance(t, Tensor) and t.dim() and len(t) == len(y) else t, output)
         loss_alone = per_example_losses(loss, first, y[:1], 1)  # of the same output: a small loss magnifies rounding
     found = _differs(output, alone, len(y)) * "output" or _differs(losses, loss_alone, len(y)) * "loss"
+    for call, single in zip(recorder.calls, by_itself.calls, strict=False):
+        if not found and call.layout == single.layout and _differs(call.input, single.input, len(y)):
+            if call.input.requires_grad:
+                return True, True  # above a trainable layer: every example runs alone
+            found = "input of a layer"
+    seen = seen and bool((losses != losses[:1]).any())
     if found and not any(c.layout in known and len(c.input) != len(y) for c in recorder.calls):
         raise ValueError(
             f"model: the {found} for an example depends on the others in its batch (a statistic of the batch, such as "

@@ -8,11 +8,12 @@ from flwr.clientapp import ClientApp
 
 from adadp.evaluation import memory_format, pick_device
 from adadp.federated.client import client_generator
-from adadp.federated.flower.ledger import secret_generator, spend
+from adadp.federated.flower.ledger import spend
 from adadp.federated.flower.records import differing, pack_reply, unpack_state
 from adadp.federated.local import place
 from adadp.federated.task import Task, load_task
 from adadp.privacy import arguments
+from adadp.sources import secret_generator
 
 app = ClientApp()
 
@@ -44,7 +45,7 @@ def train(message: Message, context: Context) -> Message:
         x, y = task.client_data(client)
     sources, told = _sources(task, client, order, len(x), context, device)
     with owners_code():
-        x, y = place(x, model, device), y.to(device)
+        x, y = place(x, y, model, device)
         report, lrs = task.training.train(model, x, y, lrs=order["lrs"] or None, **sources)
     content = pack_reply(model.state_dict(), report, lrs, order["server-round"], client)
     content["metrics"].update(told)
@@ -100,5 +101,6 @@ def _sources(task: Task, client: int, order: ConfigRecord, examples: int, contex
     ledger = context.node_config.get("ledger")
     if not ledger:
         raise ValueError("this task is private: start its clients with --ledger FILE, which keeps what they spend")
-    epsilon = spend(str(ledger), task.training, examples, delta=task.delta)
+    with owners_code():
+        epsilon = spend(str(ledger), task.training, examples, delta=task.delta)
     return {"order": secret_generator(), "noise": secret_generator(device)}, {"epsilon": epsilon}

@@ -1,10 +1,7 @@
 """What a private client has spent, in a file of its own: it outlives rounds, runs, and the process."""
 
 import os
-import secrets
 from pathlib import Path
-
-import torch
 
 from adadp import checkpoint
 from adadp.federated.client import num_steps
@@ -47,14 +44,3 @@ def spend(path: str | Path, training: LocalTraining, examples: int, *, delta: fl
         )
         checkpoint.save(path, accountant.state_dict())
     return accountant.get_epsilon(delta=delta)
-
-
-def secret_generator(device: str | torch.device = "cpu") -> torch.Generator:
-    """A source that nobody else can follow: a server that knew the seed could take the noise away again."""
-    generator = torch.Generator(device).manual_seed(secrets.randbits(63))
-    if generator.device.type == "cpu":  # it takes 32 bits of a seed only: all could be tried, so its words are drawn
-        state = generator.get_state()
-        words = bytearray(secrets.token_bytes(4 * 624))  # of a Mersenne Twister, each in 8 bytes, after a head of 24
-        state[24 : 24 + 8 * 624].view(624, 8)[:, :4] = torch.frombuffer(words, dtype=torch.uint8).view(624, 4)
-        generator.set_state(state)
-    return generator

@@ -140,6 +140,21 @@ def superlink(
     return command + ["--enable-supernode-auth"] * registered_only
 
 
+def told(config: dict) -> str:
+    """Settings as Flower's programs take them, on one line.
+
+    Raises:
+        ValueError: a text that Flower cannot take.
+
+    >>> told({"client": 0, "ledger": "/tmp/my ledger"})
+    'client=0 ledger="/tmp/my ledger"'
+    """
+    for name, value in config.items():
+        if '"' in str(value):
+            raise ValueError(f"{name}: Flower takes no double quotes, and {value} has one; use another name")
+    return " ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in config.items())
+
+
 def supernode(
     *, superlink: str, task: str, client: int, root_certificates: Path | None = None, key: Path | None = None,
     ledger: Path | None = None, device: str = "auto",
@@ -150,8 +165,7 @@ def supernode(
         ValueError: a file is missing, or a key is given without a certificate.
     """
     config = {"task": task, "client": client, "device": device} | ({"ledger": str(ledger.absolute())} if ledger else {})
-    told = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
-    command = ["flower-supernode", "--superlink", superlink, "--port", str(free_port()), "--node-config", told]
+    command = ["flower-supernode", "--superlink", superlink, "--port", str(free_port()), "--node-config", told(config)]
     if root_certificates is None:
         if key is not None:
             raise ValueError("a key needs TLS: give --root-certificates as well")

@@ -209,7 +209,7 @@ class Control:
         Raises:
             RuntimeError: it failed, or the server cannot be reached.
         """
-        told = " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())
+        told = processes.told(config)
         number = None
 
         def listen(line: str) -> None:
@@ -279,6 +279,6 @@ class Translator:
 
 def _refusal(text: str) -> str:
     """Why a server refused a client."""
-    if "2004" in text or "2003" in text:
+    if re.search(r"\[code: 200[34]\]", text):
         return "its key is not registered there, or its old connection has not lapsed yet, which takes a minute"
     return processes.cause(text)

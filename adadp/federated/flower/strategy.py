@@ -65,7 +65,7 @@ class CheckedAveraging(Coordinator, Strategy):
         test = task.evaluation_data()
         super().__init__(
             model, task.training, [None] * task.clients, participation=task.participation, keep_lr=task.keep_lr,
-            test_data=test and (place(test[0], model, where), test[1].to(where)), delta=task.delta, seed=task.draws(),
+            test_data=test and place(*test, model, where), delta=task.delta, seed=task.draws(),
             min_clients=enough,
         )  # fmt: skip
         self._agreement, self._groups = task.agreement(model), len(task.training.optimizer(model).param_groups)
