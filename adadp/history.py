@@ -20,9 +20,10 @@ class History:
             optimizer), epsilon (after the same epoch; inf without noise, None for training that is not private).
         first_epoch: one dictionary for each ADADP iteration of the first epoch: step, lr (after it), error.
         privacy: what epsilon assumes (accountant, delta, neighbors, assumed_sampler, sample_rate, noise_multiplier),
-            ``sampler``, the one in fact used, and ``matches``: whether the two are the same. Where the gradient had
-            been used before, ``earlier``: what it released in earlier trainings, which epsilon includes, and
-            ``not_counted``: how many gradients it released outside of ``train``, which epsilon leaves out.
+            ``sampler``, the one in fact used, and ``matches``: whether the two are the same. While the last row is
+            older than the model, ``steps``: gradients so far. Where the gradient had been used before, ``earlier``:
+            what it released in earlier trainings, which epsilon includes, and ``not_counted``: how many gradients it
+            released outside of ``train``, which epsilon leaves out.
 
     >>> history = History(rows=[{"epoch": 1, "test_accuracy": 0.5, "epsilon": math.inf}])
     >>> History.from_json(history.to_json()) == history

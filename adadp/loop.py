@@ -99,8 +99,13 @@ class TrainingRun:
     def call_back(self) -> None:
         """Callbacks and schedulers, after an epoch; a privacy statement made there counts all gradients so far."""
         self.spending.look(self.step)
+        self.spending.between(self.step, self.history.rows)
         for callback in self.callbacks:
-            if isinstance(callback, torch.optim.lr_scheduler.LRScheduler):
+            if isinstance(callback, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                last = self.history.rows[-1] if self.history.rows else {"epoch": None}
+                if last["epoch"] == self.epoch:  # an epoch that is not evaluated tells it nothing
+                    callback.step(last["test_accuracy" if callback.mode == "max" else "test_loss"])
+            elif isinstance(callback, torch.optim.lr_scheduler.LRScheduler):
                 callback.step()
             else:
                 callback(epoch=self.epoch, model=self.model, optimizer=self.optimizer, history=self.history)

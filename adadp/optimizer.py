@@ -138,8 +138,10 @@ class ADADP(Optimizer):
         Raises:
             ValueError: a bad lr, maximize or foreach, a value that groups must share, or parameters that are not real.
         """
-        group = param_groups.checked({**self.defaults, **param_group}, self.defaults, _SHARED)
-        super().add_param_group(group | {name: self.param_groups[0][name] for name in _RUN if self.param_groups})
+        first = self.param_groups[0] if self.param_groups else self.defaults  # which may have been loaded, or set
+        common = {name: first.get(name, self.defaults[name]) for name in (*_SHARED, *_RUN)}
+        group = param_groups.checked({**self.defaults, **common, **param_group}, common, _SHARED)
+        super().add_param_group(group | {name: common[name] for name in _RUN})  # not those of another optimizer's group
         for p in self.param_groups[-1]["params"]:
             if not p.is_floating_point():
                 del self.param_groups[-1]
@@ -154,17 +156,17 @@ class ADADP(Optimizer):
     @property
     def error(self) -> float | Tensor:
         """err of the last iteration."""
-        return _copy(self.param_groups[0]["error"])
+        return param_groups.copied(self.param_groups[0]["error"])
 
     @property
     def accepted(self) -> int | Tensor:
         """Number of iterations kept."""
-        return _copy(self.param_groups[0]["accepted"])
+        return param_groups.copied(self.param_groups[0]["accepted"])
 
     @property
     def discarded(self) -> int | Tensor:
         """Number of iterations discarded: err above tol where ``discard`` is set, or not finite."""
-        return _copy(self.param_groups[0]["discarded"])
+        return param_groups.copied(self.param_groups[0]["discarded"])
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -259,15 +261,17 @@ class ADADP(Optimizer):
     def rewind(self) -> None:
         """Drop the iteration that is open in phase 1: parameters are theta_l again, bit for bit. Nothing in phase 0."""
         if self.phase == 1:
-            for p, state in self.state.items():
-                if "theta_l" in state:
-                    p.copy_(state["theta_l"])
+            for p in (p for group in self.param_groups for p in group["params"]):
+                if "theta_l" in self.state.get(p, {}):
+                    p.copy_(self.state[p]["theta_l"])
             param_groups.write(self.param_groups, phase=0)
 
     def load_state_dict(self, state_dict: dict) -> None:
         """Continue where another optimizer was, bit for bit; what another kind of optimizer lacks is as given here."""
         device = param_groups.on_device(self.param_groups)
         super().load_state_dict(state_dict)
+        for group in (group for group in self.param_groups if "phase" not in group):
+            group.pop("initial_lr", None)  # another kind of optimizer's: its scheduler stays with it
         for state in self.state.values():  # torch may hand over the very tensors of the other optimizer
             state.update({name: value.clone() for name, value in state.items() if isinstance(value, Tensor)})
         if not device:
@@ -293,8 +297,3 @@ class ADADP(Optimizer):
                 buffer = state["theta_l"] = torch.empty_like(p).copy_(buffer)
             kept.append(buffer)
         return kept
-
-
-def _copy(value):
-    """A number, or a copy of a tensor: later steps change the original."""
-    return value.clone() if isinstance(value, Tensor) else value

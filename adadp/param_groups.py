@@ -79,8 +79,9 @@ def gradients(groups: list[dict], state: dict) -> list[tuple[dict, list[Tensor],
 
 
 def on_device(groups: list[dict]) -> bool:
-    """Whether learning rates are tensors, or must be because parameters are not on a CPU."""
-    return any(isinstance(g.get("lr"), Tensor) or any(p.device != CPU for p in g["params"]) for g in groups)
+    """Whether learning rates are tensors, or must be: beside other tensors, or where parameters are not on a CPU."""
+    tensors = any(isinstance(group.get(name), Tensor) for group in groups for name in ("lr", "error"))
+    return tensors or any(p.device != CPU for group in groups for p in group["params"])
 
 
 def home(group: dict) -> torch.device:
@@ -92,7 +93,8 @@ def home(group: dict) -> torch.device:
 def to_device(groups: list[dict], names: tuple[str, ...]) -> None:
     """Make each group's lr a tensor beside its parameters, and each of ``names`` one tensor that all groups hold."""
     for group in groups:
-        group["lr"] = _tensor(group["lr"], home(group))
+        lr = group["lr"]  # a number, maybe a whole one, where it was set by hand
+        group["lr"] = _tensor(lr if isinstance(lr, Tensor) else float(lr), home(group))
     for name in names:
         value = _tensor(groups[0][name], home(groups[0]))
         for group in groups:
@@ -122,7 +124,8 @@ def scale_lr(groups: list[dict], factor: Scalar) -> None:
         for group in groups:
             lr = group["lr"]
             if not any(lr is other for other in scaled):
-                lr.mul_(factor.to(lr.device)).clamp_(max=largest_lr(group["params"]))
+                largest = min(largest_lr(group["params"]), torch.finfo(lr.dtype).max)
+                lr.mul_(factor.to(lr.device)).clamp_(max=largest)
                 scaled.append(lr)
     else:
         for group in groups:
@@ -144,6 +147,11 @@ def signed_lr(group: dict) -> Scalar:
 def select(condition: bool | Tensor, yes: Scalar, no: Scalar) -> Scalar:
     """``torch.where`` for tensors and for plain numbers."""
     return torch.where(condition, yes, no) if isinstance(condition, Tensor) else (yes if condition else no)
+
+
+def copied(value):
+    """A number, or a copy of a tensor: later steps change the original."""
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _tensor(value, device: torch.device) -> Tensor:

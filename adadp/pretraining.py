@@ -93,19 +93,21 @@ def read_cifar100(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
     try:
         if npz.exists():
             with np.load(npz, allow_pickle=False) as archive:
-                images, labels = archive["x_train"], archive["y_train"].reshape(-1)
+                images, labels = (np.asanyarray(archive[name]) for name in ("x_train", "y_train"))
+                labels = labels.reshape(-1)
         else:
             from torchvision.datasets import CIFAR100
 
             there = (folder / CIFAR100.base_folder).is_dir()
             data = CIFAR100(str(folder), train=True, download=not there)
             images, labels = data.data, np.asarray(data.targets)
-    except (OSError, RuntimeError, ValueError, KeyError, EOFError, ImportError) as error:
+    except Exception as error:  # as in `readers`
         raise DataError(
             f"CIFAR-100 cannot be read ({reason(error)}); put {npz.name} or its files into {folder}"
         ) from error
-    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(labels) != len(images):
-        raise DataError(f"{folder}: CIFAR-100 must be uint8 images (N, 32, 32, 3) with a label each; replace it")
+    whole = labels.dtype.kind in "iu"
+    if images.dtype != np.uint8 or images.shape[1:] != (32, 32, 3) or len(labels) != len(images) or not whole:
+        raise DataError(f"{folder}: CIFAR-100 must be uint8 images (N, 32, 32, 3) with a whole label each; replace it")
     return normalised(np.array(images), "cifar10"), torch.from_numpy(labels.astype(np.int64))
 
 

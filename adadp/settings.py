@@ -29,7 +29,8 @@ def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, str]:
     '0.5'
     """
     running, defaults = _MOVING - {"lr", "betas", "momentum"}, getattr(optimizer, "defaults", {})
-    given = {n: v for n, v in defaults.items() if n not in running and not isinstance(v, torch.Tensor)}
+    moving = {id(v) for group in optimizer.param_groups for v in group.values() if isinstance(v, torch.Tensor)}
+    given = {n: v for n, v in defaults.items() if n not in running and id(v) not in moving}
     own = [  # what a group was given for itself
         {n: text(v) for n, v in sorted(group.items()) if n in defaults and n not in _MOVING and v != defaults[n]}
         for group in optimizer.param_groups

@@ -61,7 +61,8 @@ def train(
         device: "auto" takes CUDA where there is one.
         progress: show a bar where somebody looks (a terminal, a live notebook).
         callbacks: each is called ``callback(epoch=, model=, optimizer=, history=)`` after every epoch; a torch
-            learning-rate scheduler is taken too and stepped once an epoch. A callback with ``state_dict`` and
+            learning-rate scheduler is taken too and stepped once an epoch (``ReduceLROnPlateau`` where the epoch is
+            evaluated, by the test loss, with ``mode="max"`` by the accuracy). A callback with ``state_dict`` and
             ``load_state_dict`` is stored in the checkpoint.
         checkpoint: a file that holds everything needed to continue, rewritten after every epoch. A call with the same
             arguments continues from it and ends as if it had never been interrupted; it is deleted at the end. Where
@@ -184,8 +185,9 @@ def _check(model, data, optimizer, sampling, gradient, loss, evaluate_every, cal
     arguments.count("evaluate_every", evaluate_every, low=1)
     for callback in callbacks:
         if isinstance(callback, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise TypeError("callbacks: ReduceLROnPlateau needs to be told a metric; give a function that does: "
-                            "lambda history, **_: scheduler.step(history.rows[-1]['test_loss'])")  # fmt: skip
+            wanted = "accuracy, of labels" if callback.mode == "max" else "loss"
+            if not len(data.x_test) or (callback.mode == "max" and data.y_test.is_floating_point()):
+                raise ValueError(f"callbacks: ReduceLROnPlateau looks at the test {wanted}, and there is none here")
         if not callable(callback) and not isinstance(callback, torch.optim.lr_scheduler.LRScheduler):
             raise TypeError(f"callbacks must be functions or learning-rate schedulers, got {type(callback).__name__}")
 

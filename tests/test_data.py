@@ -4,6 +4,7 @@ import os
 import pickle
 import socket
 import urllib.error
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -446,3 +447,24 @@ def test_folders(monkeypatch):
     assert data.data_folder() == data.cache_folder() == Path.home() / ".cache" / "adadp"
     monkeypatch.setenv("ADADP_CACHE", "~/elsewhere")
     assert data.cache_folder() == Path.home() / "elsewhere"
+
+
+def header(shape, descr="|u1"):
+    """An npy that says it has this shape, and ends there."""
+    text = f"{{'descr': {descr!r}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    "member",
+    [b"no array", header("(10**28,)"), header(f"({10**17},)"), header(f"({10**28},)"), header("(((")],
+    ids=["no npy", "sum", "huge", "beyond", "unclosed"],
+)
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_members_that_are_no_arrays(folder, name, member):
+    """Each of these has an error of its own in zip, numpy or Python's tokenizer; none of them gets to the user."""
+    path = folder / f"{name}.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for part in readers.PARTS:
+            archive.writestr(f"{part}.npy", member)
+    fails(name, path, "replace it")

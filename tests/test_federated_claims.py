@@ -212,3 +212,18 @@ def test_a_claim_waits_for_a_grid_of_one_share(claim, share, claimed):
     needed = share in {"fed-keeps": (0.33,), "fed-drops-less": (0.0, 1.0)}[claim]
     assert judge(BY_ID[claim], rest).verdict == (INCOMPLETE if needed else HOLDS)
     assert report.report(BY_ID[claim], rest).verdict.verdict == judge(BY_ID[claim], rest).verdict
+
+
+@pytest.mark.parametrize("claim", ["fed-drops-less", "fed-discarding"])
+def test_while_a_seed_is_missing_only_the_others_are_compared(claim, claimed):
+    """Seed 3 is a bad one for everybody; whoever lacks it must not look better than whoever has it."""
+
+    def worse(rows):
+        return {"test_accuracy": [a - 0.3 for a in rows["test_accuracy"]]}
+
+    bad = with_rows(claimed, lambda c: c["seed"] == 3, worse)
+    ours = lambda c: c["method"] == "adadp" and c["discard"] and c["seed"] == 3  # noqa: E731
+    two = {i: r for i, r in bad.items() if not ours(r["config"])}
+    none = {i: r for i, r in bad.items() if r["config"]["seed"] != 3}
+    found, expected = (report.report(BY_ID[claim], records) for records in (two, none))
+    assert found.verdict.verdict == INCOMPLETE and found.so_far == expected.so_far != {}

@@ -158,6 +158,19 @@ def test_a_folder_with_a_blank_survives_flowers_own_parser(tmp_path, name):
 def test_what_flower_cannot_take_is_refused_before_anything_starts(tmp_path):
     with pytest.raises(ValueError, match="ledger: Flower takes no double quotes"):
         processes.supernode(superlink="a:1", task="m:t", client=0, ledger=tmp_path / 'a "ledger"')
+    with pytest.raises(ValueError, match="output: Flower takes no double quotes"):
+        sessions.run("m:t", 2, output=tmp_path / 'a "folder"', say=pytest.fail)
+
+
+def test_the_certificate_s_place_may_have_any_name(tmp_path):
+    import tomllib
+
+    place = tmp_path / '\U0001f600 "x"' / "ca.crt"
+    place.parent.mkdir()
+    place.touch()
+    sessions.Control("a:1", place, tmp_path / "home")
+    told = tomllib.loads((tmp_path / "home" / "config.toml").read_text(encoding="utf-8"))
+    assert told["superlink"]["adadp"]["root-certificates"] == str(place)
 
 
 def test_every_setting_that_keeps_flower_quiet_is_handed_on(tmp_path):

@@ -69,6 +69,18 @@ def test_a_float_lr_on_a_device_becomes_a_tensor(fake_card):
     assert opt.param_groups[0]["lr"].device.type == "cuda"
 
 
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("of_lr", [torch.float16, torch.float32, torch.float64])
+def test_a_tensor_lr_may_have_another_type_than_the_parameters(kind, of_lr):
+    """Its bound has to fit both: the largest float64 cannot even be named to a tensor of float32."""
+    params = [torch.ones(4, dtype=kind, requires_grad=True)]
+    opt = ADADP(params, lr=torch.tensor(0.1, dtype=of_lr), tol=1e9)
+    for _ in range(4):
+        params[0].grad = torch.ones(4, dtype=kind)
+        opt.step()
+    assert opt.accepted == 2 and lr(opt) == pytest.approx(0.121, rel=2e-3)
+
+
 def test_tensors_are_changed_in_place():
     """As a CUDA graph needs it: lr, counters and buffers stay where they are in memory."""
     params = params_of((9, 3), (5000,))

@@ -47,6 +47,24 @@ def test_lr_set_by_hand_is_used():
     assert lr(opt) == lr(other)
 
 
+@pytest.mark.parametrize("first", [0.1, torch.tensor(0.1)], ids=["float", "tensor"])
+@pytest.mark.parametrize("chosen", [0.01, 1, torch.tensor(0.01)], ids=["float", "whole", "tensor"])
+def test_lr_set_by_hand_may_be_any_number(first, chosen):
+    params, others = params_of((4,), (3,)), params_of((4,), (3,))
+    opt = ADADP([{"params": p} for p in params], lr=first, tol=1e9)
+    other = ADADP([{"params": p} for p in others], lr=float(chosen), tol=1e9)
+    feed(opt, *noise(params, 2))
+    for p, o in zip(params, others, strict=True):
+        p.data.copy_(o.data)
+    for group in opt.param_groups:
+        group["lr"] = chosen
+    for o in (opt, other):
+        feed(o, *noise(params, 4))
+    assert [lr(opt, i) for i in (0, 1)] == pytest.approx([lr(other, i) for i in (0, 1)])
+    for p, o in zip(params, others, strict=True):
+        torch.testing.assert_close(p, o)
+
+
 def test_a_tensor_lr_is_copied_for_each_group():
     mine = torch.tensor(0.1)
     params = params_of((4,), (4,))
@@ -91,6 +109,31 @@ def test_groups_added_later_join_the_iteration():
     assert_same([two], [start])  # the full step along its first gradient, which is zero
     assert (opt.phase, opt.accepted) == (0, 1)
     assert [lr(opt, i) for i in (0, 1)] == pytest.approx([0.11, 0.33])
+
+
+def test_a_group_added_later_shares_what_was_loaded_or_set():
+    params = params_of((4,), (3,), (2,))
+    opt = ADADP(params[:1], tol=1.0)
+    opt.load_state_dict(ADADP(params_of((4,)), tol=0.5).state_dict())
+    opt.add_param_group({"params": params[1]})
+    for group in opt.param_groups:
+        group["tol"] = 0.25
+    opt.add_param_group({"params": params[2]})
+    feed(opt, *noise(params, 2))
+    assert opt.accepted == 1 and {group["tol"] for group in opt.param_groups} == {0.25}
+    with pytest.raises(ValueError, match="tol is shared by all parameter groups"):
+        opt.add_param_group({"params": params_of((4,)), "tol": 1.0})
+
+
+@pytest.mark.parametrize("change", [lambda o: feed(o, *noise(o.param_groups[0]["params"], 1)), ADADP.freeze])
+def test_an_optimizer_made_of_another_ones_groups_begins_at_the_beginning(change):
+    params = params_of((4,))
+    other = ADADP(params, lr=0.2, tol=0.5)
+    change(other)
+    opt = ADADP(other.param_groups, tol=0.5)
+    assert opt.phase == 0 and opt.param_groups[0]["lr"] == 0.2
+    feed(opt, *noise(params, 2))
+    assert opt.accepted == 1
 
 
 def test_values_that_groups_share_cannot_differ():

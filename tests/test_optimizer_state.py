@@ -158,15 +158,31 @@ def test_rewind_drops_the_open_iteration_exactly():
     assert opt.accepted == 2
 
 
+@pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize("other", [torch.optim.SGD, torch.optim.Adam])
-def test_the_state_of_another_kind_of_optimizer(other):
-    """A warm start from plain training: lr is taken over, and the rest is as given."""
+def test_the_state_of_another_kind_of_optimizer(other, scheduled):
+    """A warm start from plain training: lr is taken over, and the rest is as given; a scheduler stays behind."""
     theta = torch.nn.Parameter(torch.ones(3))
-    optimizer = ADADP([theta], lr=0.1, tol=0.5)
-    optimizer.load_state_dict(other([theta], lr=0.25).state_dict())
+    optimizer, before = ADADP([theta], lr=0.1, tol=0.5), other([theta], lr=0.25)
+    if scheduled:
+        torch.optim.lr_scheduler.StepLR(before, 5)
+    optimizer.load_state_dict(before.state_dict())
     assert optimizer.phase == 0 and math.isnan(optimizer.error) and optimizer.accepted == 0
     assert optimizer.param_groups[0]["lr"] == 0.25 and optimizer.param_groups[0]["tol"] == 0.5
     for _ in range(2):
         theta.grad = torch.ones(3)
         optimizer.step()
     assert optimizer.accepted == 1
+
+
+def test_rewinding_leaves_alone_what_is_not_held_any_more():
+    one, other = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer = ADADP([{"params": [one]}, {"params": [other]}])
+    for _ in range(3):
+        one.grad, other.grad = torch.ones(3), torch.ones(3)
+        optimizer.step()
+        if optimizer.phase == 0:
+            del optimizer.param_groups[1:]
+            other.data.fill_(7.0)
+    optimizer.rewind()
+    assert optimizer.phase == 0 and torch.equal(other, torch.full((3,), 7.0))

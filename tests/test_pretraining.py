@@ -63,3 +63,16 @@ def test_cifar100_that_cannot_be_read_is_named(tmp_path):
     np.savez(tmp_path / "cifar100.npz", x_train=np.zeros((2, 28, 28), np.uint8), y_train=np.zeros(2, int))
     with pytest.raises(DataError, match="uint8 images"):
         read_cifar100(tmp_path)
+
+
+@pytest.mark.parametrize("harm", ["cut", "flipped", "no numbers"])
+def test_cifar100_that_is_damaged_is_named(tmp_path, harm):
+    path = tmp_path / "cifar100.npz"
+    labels = np.array([0.9, 1.5] if harm == "no numbers" else [3, 99])
+    np.savez(path, x_train=np.zeros((2, 32, 32, 3), np.uint8), y_train=labels)
+    data = bytearray(path.read_bytes())
+    if harm == "flipped":
+        data[200] ^= 1
+    path.write_bytes(data[: len(data) // 2] if harm == "cut" else data)
+    with pytest.raises(DataError, match="CIFAR-100"):
+        read_cifar100(tmp_path)

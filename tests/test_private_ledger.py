@@ -12,6 +12,7 @@ from adadp.history import History
 from adadp.privacy.accounting import composed_epsilon, epsilon, privacy_statement
 from adadp.privacy.ledger import Ledger
 from adadp.privacy.sampling import PoissonSampling, ShuffledPartition, padded
+from adadp.rounding import round_up
 
 KNOWN = {"noise_multiplier": 1.0, "sample_rate": 0.1, "delta": 1e-5}
 
@@ -348,3 +349,17 @@ def test_a_statement_made_in_a_callback_counts_every_gradient_so_far():
     for epoch, told in said:
         assert told == privacy_statement(**cost, steps=10 * epoch, short=True).split(",")[0]
     assert privacy_statement(History.from_json(history.to_json())) == privacy_statement(history)
+
+
+def test_a_history_cut_at_an_earlier_row_says_what_that_row_had_cost():
+    kept, model = [], linear()
+    keep = lambda history, **_: kept.append(History.from_json(history.to_json()))  # noqa: E731
+    gradient = private(model, sigma=1.0)
+    options = {"sampling": PoissonSampling(0.1, 100), "evaluate_every": 2, "callbacks": [keep]}
+    history = run(model, gradient=gradient, **options)
+    for rows in (1, 3, 5):
+        part = History(history.rows[:rows], history.first_epoch, history.privacy)
+        assert f"epsilon = {round_up(part.rows[-1]['epsilon'])} " in privacy_statement(part)
+    costs = [epsilon(noise_multiplier=1.0, sample_rate=0.1, steps=10 * k, delta=1e-5) for k in range(2, 11)]
+    told = [privacy_statement(one, short=True).split(",")[0] for one in kept[1:]]
+    assert told == [f"ε = {round_up(cost)}" for cost in costs]

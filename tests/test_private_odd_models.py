@@ -269,6 +269,33 @@ def test_a_loss_that_weighs_by_its_batch_is_refused_as_soon_as_losses_differ():
         grad.backward(x, y)
 
 
+class Backwards(nn.Module):
+    """A recurrent cell over sequences, from the longest one's end to the start: how many calls there are, and which
+    time step is the first, follows the batch; no example sees another."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.on, self.out = nn.Linear(6, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x, lengths):
+        h = torch.zeros(len(x), 5)
+        for t in reversed(range(int(lengths.max()))):
+            h = torch.where((t < lengths)[:, None], torch.tanh(self.into(x[:, t]) + self.on(h)), h)
+        return self.out(h)
+
+
+def test_a_loop_that_follows_the_batch_is_no_batch_statistic():
+    torch.manual_seed(0)
+    grad = private(Backwards(), max_grad_norm=1.0, noise_multiplier=0.0)
+    x, y, lengths = torch.randn(9, 7, 6), labels(9), torch.tensor([2, 7, 1, 5, 3, 3, 4, 6, 7])
+    grad.backward((x, lengths), y)
+    assert not grad._per_example.without_rule
+    whole = torch.cat([p.grad.flatten() for p in grad.model.parameters()])
+    grad.backward((x[:-1], lengths[:-1]), y[:-1])
+    rest = torch.cat([p.grad.flatten() for p in grad.model.parameters()])
+    assert float((whole - rest).norm()) * grad.expected_batch_size <= 1.0 + 1e-3
+
+
 def test_a_last_layer_of_zeros_alone_is_fine():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3))

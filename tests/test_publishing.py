@@ -508,10 +508,16 @@ def test_a_book_may_go_to_another_disk(tmp_path, monkeypatch):
         folder.mkdir(parents=True)
         (folder / "index.html").write_text(text)
     with monkeypatch.context() as full:
-        full.setattr(shutil, "copytree", lambda *a, **k: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+
+        def part_of_it(source, target, **options):
+            Path(target).mkdir()
+            (Path(target) / "index.html").write_text("new")
+            raise OSError(errno.ENOSPC, "full")
+
+        full.setattr(shutil, "copytree", part_of_it)
         with pytest.raises(OSError, match="full"):
             pages.swap(html, output)
-    assert (output / "index.html").read_text() == "old"
+    assert (output / "index.html").read_text() == "old" and [p.name for p in output.parent.iterdir()] == ["book"]
     pages.swap(html, output)
     assert (output / "index.html").read_text() == "new" and [p.name for p in output.parent.iterdir()] == ["book"]
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -411,10 +412,16 @@ def test_wrong_arguments_are_named():
 def test_what_would_fail_after_an_epoch_is_refused_at_the_start():
     model, data = linear(), blobs()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)
+    plateau = partial(torch.optim.lr_scheduler.ReduceLROnPlateau, sgd)
+    untested = Dataset(data.x_train, data.y_train, data.x_test[:0], data.y_test[:0])
     targets = Dataset(data.x_train, data.y_train.float(), data.x_test, data.y_test.float())
     for options, error, word in [
-        ({"optimizer": sgd, "callbacks": [plateau]}, TypeError, "ReduceLROnPlateau needs to be told a metric"),
+        (
+            {"callbacks": [plateau()], "data": untested},
+            ValueError,
+            "ReduceLROnPlateau looks at the test loss, and there is none",
+        ),
+        ({"callbacks": [plateau("max")], "data": untested}, ValueError, "test accuracy, of labels, and there is none"),
         ({"callbacks": [3]}, TypeError, "callbacks must be functions or learning-rate schedulers, got int"),
         ({"optimizer": torch.optim.LBFGS(model.parameters())}, TypeError, "LBFGS asks for several gradients a step"),
         ({"data": targets}, ValueError, "loss is cross_entropy, which needs labels"),
@@ -423,8 +430,26 @@ def test_what_would_fail_after_an_epoch_is_refused_at_the_start():
         with pytest.raises(error, match=word) as caught:
             run(model, **options)
         assert torch.equal(model.weight, before) and "\n" not in str(caught.value)
-    told = lambda history, **_: plateau.step(history.rows[-1]["test_loss"])  # noqa: E731
-    assert run(model, sgd, callbacks=[told]).rows
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+def test_a_plateau_is_seen_where_epochs_are_evaluated_and_after_an_interruption_too(tmp_path, mode):
+    def rates(path, *stops):
+        """Learning rates by epoch, called again after each interruption."""
+        for last in (*stops, None):
+            model = linear()
+            sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+            known = {"patience": 1, "factor": 0.5, "threshold": 10.0, "threshold_mode": "abs"}  # nothing is that good
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd, mode, **known)
+            more = [stop_after(last)] if last else []
+            try:
+                options = {"sampling": PoissonSampling(0.1, 160), "evaluate_every": 2, "checkpoint": path}
+                return [row["lr"] for row in run(model, sgd, callbacks=[plateau, *more], **options).rows]
+            except Stop:
+                pass
+
+    whole = rates(tmp_path / "a")
+    assert whole[0] == 1.0 and whole[-1] < 0.2 and rates(tmp_path / "b", 4, 9) == whole
 
 
 def test_a_divisor_that_is_not_the_samplers_is_told():
@@ -704,3 +729,17 @@ def test_killed_and_started_again(tmp_path, sign, plain):
     assert again.splitlines()[0] in ("5", "6"), errors  # not from the beginning
     assert again.splitlines()[-1] == plain.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_made_with_another_tensor_lr_is_refused(tmp_path):
+    def go(lr, *callbacks):
+        model = linear()
+        return run(
+            model, ADADP(model.parameters(), lr=torch.tensor(lr)), callbacks=callbacks, checkpoint=tmp_path / "c"
+        )
+
+    with pytest.raises(Stop):
+        go(0.1, stop_after(2))
+    with pytest.raises(ValueError, match=r"belongs to another run \(other lr\)"):
+        go(5.0, stop_after(None))
+    assert go(0.1, stop_after(None)).rows

@@ -88,23 +88,28 @@ class Evidence:
         self, experiment: str, role: str, sigma: float | None = None, random_fraction: float | None = None
     ) -> float:
         """Final accuracy of a curve in percent, mean over its seeds."""
-        return exactly(_mean(self.runs(experiment, role, sigma, random_fraction)))
+        return exactly(mean_final(self.runs(experiment, role, sigma, random_fraction)))
 
     def gap(self, one: tuple[str, str], other: tuple[str, str], **where: float) -> float:
         """How far one curve (its experiment and role) ends above another at the same place, see :func:`gap`."""
         return gap(self.runs(*one, **where), self.runs(*other, **where))
 
 
-def _mean(records: Iterable[dict]) -> float:
+def mean_final(records: Iterable[dict]) -> float:
     """Final accuracy in percent, mean over records."""
     return statistics.fmean(100 * r["rows"]["test_accuracy"][-1] for r in records)
 
 
+def alike(*runs: list[dict]) -> list[list[dict]]:
+    """Of these lists of records what has a seed that all of them have (everything, where they share none): while seeds
+    are still missing, another seed must not pass for another method."""
+    seeds = set.intersection(*({r["config"]["seed"] for r in found} for found in runs))
+    return [[r for r in found if r["config"]["seed"] in seeds] or found for found in runs]
+
+
 def gap(one: list[dict], other: list[dict]) -> float:
-    """Difference of final accuracies in points, mean over the seeds that both have (over all, where they share none):
-    while seeds are still missing, another seed must not pass for another method."""
-    seeds = {r["config"]["seed"] for r in one} & {r["config"]["seed"] for r in other}
-    first, second = (_mean([r for r in found if r["config"]["seed"] in seeds] or found) for found in (one, other))
+    """Difference of final accuracies in points, mean over the seeds that both have, see :func:`alike`."""
+    first, second = map(mean_final, alike(one, other))
     return exactly(first - second)
 
 

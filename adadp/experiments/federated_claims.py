@@ -8,7 +8,7 @@ over three seeds; SGD is the one tuned at that setting.
 import itertools
 import statistics
 
-from adadp.experiments.evidence import Claim, Evidence, exactly
+from adadp.experiments.evidence import Claim, Evidence, alike, exactly, mean_final
 from adadp.experiments.federated import RANDOM
 from adadp.rounding import signed
 
@@ -24,9 +24,12 @@ def _keeps(evidence: Evidence, variant: str) -> tuple[bool, str]:
 
 def _drops_less(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: from 100 % to 0 % random data tuned SGD loses at least 3.0 points more than ADADP."""
+    places = [(role, share) for role in ("adadp", "sgd best") for share in (1.0, 0.0)]
+    runs = alike(*(evidence.runs("fed-randomness", role, random_fraction=share) for role, share in places))
+    ends = {place: exactly(mean_final(found)) for place, found in zip(places, runs, strict=True)}
     lost, said = {}, []
     for role, name in (("adadp", "ADADP"), ("sgd best", "tuned SGD")):
-        uniform, grouped = (evidence.final("fed-randomness", role, random_fraction=share) for share in (1.0, 0.0))
+        uniform, grouped = ends[role, 1.0], ends[role, 0.0]
         lost[role] = exactly(uniform - grouped)
         said.append(f"{name} loses {lost[role]:.1f} points ({uniform:.1f} to {grouped:.1f} %)")
     more = exactly(lost["sgd best"] - lost["adadp"])
@@ -58,11 +61,11 @@ def _calmer(evidence: Evidence, variant: str) -> tuple[bool, str]:
 def _stability(evidence: Evidence, fraction: float) -> tuple[bool, bool, str]:
     """Whether discarding makes training calmer, and whether it saves it from breaking down, at one share of random
     data; and the numbers."""
-    curves = [("fed-discarding", role) for role in ("adadp", "nothing discarded")]
-    runs = [evidence.runs(*curve, random_fraction=fraction) for curve in curves]
+    roles = ("adadp", "nothing discarded")
+    runs = alike(*(evidence.runs("fed-discarding", role, random_fraction=fraction) for role in roles))
     kept, plain = (statistics.fmean(map(_unrest, found)) for found in runs)
-    with_it, without = (evidence.final(*curve, random_fraction=fraction) for curve in curves)
-    calmer = plain > 0 and kept <= 0.75 * plain and evidence.gap(*curves, random_fraction=fraction) >= -1.0
+    with_it, without = (exactly(mean_final(found)) for found in runs)
+    calmer = plain > 0 and kept <= 0.75 * plain and exactly(with_it - without) >= -1.0
     saved = without <= BROKEN < with_it
     ends = [[100 * r["rows"]["test_accuracy"][-1] for r in found] for found in runs]
     broken, lost = (f"{sum(end <= BROKEN for end in found)} of {len(found)}" for found in ends)

@@ -193,10 +193,10 @@ def tally(found: list[Report]) -> dict[str, int]:
 
 def rules_before_runs(found: list[Report]) -> tuple[int, int, int]:
     """How many of the runs behind today's rules were made by code that already held each rule they count for; of how
-    many this can be told; and how many others name a commit that this history does not hold. Our own variant, which
-    is shown beside them, is not among them.
+    many this can be told; and how many others name no commit, or one that this history does not hold. Our own
+    variant, which is shown beside them, is not among them.
 
-    Outside a checkout, or where history is cut off, nothing can be told: (0, 0, 0).
+    Where no rule's commit is known, as outside a checkout, nothing is counted: (0, 0, 0).
     """
     answers: dict[str, set[int]] = {}
     for one in found:

@@ -84,7 +84,6 @@ class Spending:
         """Put what was released besides this training's gradients into ``privacy``, and warn of what is not counted."""
         if self.privacy["noise_multiplier"] is None:
             return
-        self.privacy["steps"] = step
         if self._earlier:
             shown = ("sampler", "sample_rate", "noise_multiplier", "steps")
             self.privacy["earlier"] = [{name: release[name] for name in shown} for release in self._earlier]
@@ -98,6 +97,13 @@ class Spending:
                     "known, so they are NOT counted in epsilon",
                     stacklevel=stacklevel,
                 )
+
+    def between(self, step: int, rows: list[dict]) -> None:
+        """Note in ``privacy`` how many gradients there are while the last row is older than the model, which a callback
+        may publish."""
+        self.privacy.pop("steps", None)
+        if self.privacy["noise_multiplier"] is not None and rows and rows[-1]["steps"] != step:
+            self.privacy["steps"] = step
 
     def epsilon(self, step: int) -> float | None:
         """Epsilon after so many gradients of this training; None for one that is not private."""

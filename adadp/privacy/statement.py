@@ -216,4 +216,4 @@ def _from_history(history) -> dict:
         raise ValueError(
             "history is of a federation, with an epsilon for each client: see adadp.federated.client_statements"
         )
-    return {**privacy, "steps": max(int(rows[-1]["steps"]), privacy.get("steps", 0))}  # a callback may come in between
+    return {**privacy, "steps": max(int(rows[-1]["steps"]), privacy.get("steps", 0))}  # the latter between evaluations

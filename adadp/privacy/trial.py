@@ -76,8 +76,11 @@ def mixes(
         first = tree_map(lambda t: t[:1] if isinstance(t, Tensor) and t.dim() and len(t) == len(y) else t, output)
         loss_alone = per_example_losses(loss, first, y[:1], 1)  # of the same output: a small loss magnifies rounding
     found = _differs(output, alone, len(y)) * "output" or _differs(losses, loss_alone, len(y)) * "loss"
-    for call, single in zip(recorder.calls, by_itself.calls, strict=False):
-        if not found and call.layout == single.layout and _differs(call.input, single.input, len(y)):
+    pairs = list(zip(recorder.calls, by_itself.calls, strict=False))
+    if len(recorder.calls) != len(by_itself.calls) or any(a.layout != b.layout for a, b in pairs):
+        pairs = []  # a loop over time, say, that is as long as the longest sequence: calls do not belong together
+    for call, single in pairs:
+        if not found and _differs(call.input, single.input, len(y)):
             if call.input.requires_grad:
                 return True, True  # above a trainable layer: every example runs alone
             found = "input of a layer"
@@ -85,7 +88,8 @@ def mixes(
     if found and not any(c.layout in known and len(c.input) != len(y) for c in recorder.calls):
         raise ValueError(
             f"model: the {found} for an example depends on the others in its batch (a statistic of the batch, such as "
-            "x.mean(0)?), so no example's influence can be bounded; use constants, or statistics of one example"
+            "x.mean(0)?), so no example's influence can be bounded; use constants, or statistics of one example (if it "
+            "is a small difference of large numbers, all of it may be rounding: centre the inputs, or use float64)"
         )
     return bool(found), seen  # a layer sees the batch as a whole: its gradient shows it, and every example runs alone
 

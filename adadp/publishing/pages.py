@@ -117,10 +117,16 @@ def swap(html: Path, output: Path) -> None:
     old, new = _aside(output), output.with_name(f".{output.name}.adadp-new")
     for left in (old, new):
         shutil.rmtree(left, ignore_errors=True)
-    shutil.move(html, new)  # copies, and may fail, where `output` is on another disk: before the old book is touched
-    if output.exists():
-        output.rename(old)
-    new.rename(output)
+    try:
+        shutil.move(
+            html, new
+        )  # copies, and may fail, where `output` is on another disk: before the old book is touched
+        if output.exists():
+            output.rename(old)
+        new.rename(output)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 

@@ -137,14 +137,16 @@ def run(
 
     Raises:
         RuntimeError: the run failed, with its reason, or the server is gone.
+        ValueError: a setting that Flower cannot take.
     """
+    config = {"task": task, "output": str(output.absolute()), **config}
+    processes.told(config)  # what Flower cannot take is refused before anything starts
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="adadp-")))
         if superlink is None:
             superlink = stack.enter_context(local(task, clients, home, say=say if verbose else None))
             say(f"a server and {clients} clients are starting on this machine")
         control = Control(superlink, root_certificates, home / "control")
-        config = {"task": task, "output": str(output.absolute()), **config}
         control.run(config, say=say if verbose else Translator(say, errors=False))
 
 
@@ -184,7 +186,7 @@ class Control:
 
     def __init__(self, address: str, root_certificates: Path | None, home: Path) -> None:
         safe = "insecure = true" if root_certificates is None else (
-            f"root-certificates = {json.dumps(str(processes.existing(root_certificates)))}"
+            f"root-certificates = {json.dumps(str(processes.existing(root_certificates)), ensure_ascii=False)}"
         )  # fmt: skip
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.toml").write_text(f'[superlink.adadp]\naddress = "{address}"\n{safe}\n', encoding="utf-8")
