@@ -98,7 +98,6 @@ class TrainingRun:
 
     def call_back(self) -> None:
         """Callbacks and schedulers, after an epoch; a privacy statement made there counts all gradients so far."""
-        self.spending.look(self.step)
         self.spending.between(self.step, self.history.rows)
         for callback in self.callbacks:
             if isinstance(callback, torch.optim.lr_scheduler.ReduceLROnPlateau):

@@ -103,6 +103,7 @@ class Spending:
         may publish."""
         self.privacy.pop("steps", None)
         if self.privacy["noise_multiplier"] is not None and rows and rows[-1]["steps"] != step:
+            self.look(step, stacklevel=5)
             self.privacy["steps"] = step
 
     def epsilon(self, step: int) -> float | None:

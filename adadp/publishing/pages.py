@@ -18,7 +18,7 @@ from adadp.publishing.execute import environment
 NOTE = "built.json"
 JUPYTER_BOOK = "from jupyter_book.cli.main import main; main()"  # its script may not be on the path
 COMPLAINT = r"\b(WARNING|ERROR|CRITICAL|Exception)\b|^\w*Error: "
-WORKSHOP = ("_build/new", "_build/src", "_build/nbcache", "adadp", "book", "notebooks", "tests")
+WORKSHOP = ("_build/new", "_build/src", "_build/nbcache", "adadp", "book", "notebooks")
 UNWRITTEN = r"OSError|No space left|File too large|quota exceeded|Permission denied|Failed to copy"
 
 
@@ -118,9 +118,7 @@ def swap(html: Path, output: Path) -> None:
     for left in (old, new):
         shutil.rmtree(left, ignore_errors=True)
     try:
-        shutil.move(
-            html, new
-        )  # copies, and may fail, where `output` is on another disk: before the old book is touched
+        shutil.move(html, new)  # copies where `output` is on another disk: that may fail, and touches no old book
         if output.exists():
             output.rename(old)
         new.rename(output)
