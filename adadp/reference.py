@@ -59,7 +59,7 @@ def algorithm_1(theta, eta, gradient, tol=0.1, alpha_min=0.9, alpha_max=1.1):
 
 
 def algorithm_2(theta, eta, gradient, tol=1.0, alpha_min=0.9, alpha_max=1.1):
-    """One iteration of Algorithm 2: the scaled error, and no discarding.
+    """One iteration of Algorithm 2: the relative error, and no discarding.
 
     Returns: theta, eta and err after the iteration.
 

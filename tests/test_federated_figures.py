@@ -54,8 +54,8 @@ DRAWN = {
     "rounds": lambda folder: federated_runs.by_round("fed-rounds", 33, folder=folder),
     "adam": lambda folder: federated_runs.by_round("fed-adam", 33, folder=folder),
     "discarding": lambda folder: federated_runs.by_round("fed-discarding", 0, folder=folder),
-    "randomness": lambda folder: federated_runs.by_setting("fed-randomness", "random_fraction", folder=folder),
-    "batch": lambda folder: federated_runs.by_setting("fed-batch", "batch_size", folder=folder),
+    "randomness": lambda folder: federated_runs.by_randomness(folder=folder),
+    "batch": lambda folder: federated_runs.by_batch_size(folder=folder),
     "clients": lambda folder: federated_clients.clients(0, folder=folder),
     "within": lambda folder: federated_clients.within_round(0, 5, 20, folder=folder),
     "lr": lambda folder: federated_runs.by_lr(folder=folder),
@@ -84,7 +84,7 @@ def test_numbers_are_those_of_the_runs(full):
     described = plots.describe(federated_runs.by_round("fed-rounds", 33, folder=full))
     assert "33 % random" in described and "ADADP 45.3 % (44.3 to 46.3, 3 seeds)" in described
     assert "SGD (lr 0.0316) 40.3" in described
-    points = plots.describe(federated_runs.by_setting("fed-randomness", "random_fraction", folder=full))
+    points = plots.describe(federated_runs.by_randomness(folder=full))
     assert "ADADP 42.0 % at 0, 45.3 % at 33, 48.6 % at 66, 52.0 % at 100" in points
 
 

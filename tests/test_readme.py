@@ -32,7 +32,7 @@ def lines_of(*patterns):
 
 
 PARTS = {
-    "its law about {} lines": ["optimizer.py", "multi_tensor.py", "param_groups.py", "step_size.py"],
+    "its step-size rule about {} lines": ["optimizer.py", "multi_tensor.py", "param_groups.py", "step_size.py"],
     "RDP and PLD; about {} lines": ["privacy/*.py"],
     "with real ones; about {} lines": ["federated/**/*.py"],
     "than it says; about {} lines": ["auditing/*.py"],

@@ -91,7 +91,7 @@ def test_every_figure_is_drawn_from_full_results(name, full):
 def test_without_results_a_sentence_says_which_command_makes_them(name, tmp_path):
     note = FIGURES[name](tmp_path)
     assert isinstance(note, stored.Note)
-    assert "adadp run" in note.text or "the profile paper runs it" in note.text
+    assert "adadp run" in note.text or "the profile paper" in note.text
     assert note.text in note._repr_html_()
 
 

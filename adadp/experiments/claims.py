@@ -83,21 +83,28 @@ def lr_factor(record: dict) -> float:
 
 def _stable(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: after epoch 10 no run falls more than 5 points below its best so far, and discarding gains at most 1.0."""
-    falls, gains = [], []
-    for sigma in SIGMAS:
-        for record in evidence.runs("dp-adam-mnist", variant, sigma):
-            accuracy, best = [100 * a for a in record["rows"]["test_accuracy"]], 0.0
-            for epoch, value in enumerate(accuracy, 1):
-                best = max(best, value)
-                falls.append(exactly(best - value) if epoch > 10 else 0.0)
-        change = ("discarding", "as_printed, discarding")
-        gains.append(evidence.gap(change, ("dp-adam-mnist", variant), sigma=sigma))
-    number = f"largest fall {max(falls):.1f}, largest gain by discarding {signed(max(gains))} (points)"
-    return max(falls) <= 5.0 and max(gains) <= COMPETITIVE, number
+    plain, changed = ("dp-adam-mnist", variant), ("discarding", "as_printed, discarding")
+    fall, fall_discarding = (
+        max(largest_fall(r) for s in SIGMAS for r in evidence.runs(*c, s)) for c in (plain, changed)
+    )
+    gain = max(evidence.gap(changed, plain, sigma=s) for s in SIGMAS)
+    number = (
+        f"largest fall {fall:.1f} (with discarding {fall_discarding:.1f}), largest gain by discarding {signed(gain)}"
+    )
+    return fall <= 5.0 and gain <= COMPETITIVE, f"{number} (points)"
+
+
+def largest_fall(record: dict) -> float:
+    """How far a run's test accuracy fell below its best so far, after epoch 10, in points."""
+    best, falls = 0.0, [0.0]
+    for epoch, accuracy in enumerate(record["rows"]["test_accuracy"], 1):
+        best = max(best, 100 * accuracy)
+        falls += [exactly(best - 100 * accuracy)] if epoch > 10 else []
+    return max(falls)
 
 
 def _scaled(evidence: Evidence, variant: str) -> tuple[bool, str]:
-    """Rule: the scaled error is better than the plain norm by at least 0.3 points, averaged over the four sigma."""
+    """Rule: the relative error is better than the plain norm by at least 0.3 points, averaged over the four sigma."""
     plain = ("scaled-error", "plain error")
     found = [evidence.gap(("dp-adam-mnist", variant), plain, sigma=s) for s in SIGMAS]
     return exactly(statistics.fmean(found)) >= BETTER, f"{signed(statistics.fmean(found), 2)} points (mean over σ)"
@@ -176,8 +183,10 @@ def _comparisons() -> list[Claim]:
              _differences(f"dp-sgd-{data}", "sgd tuned at 2", SIGMAS[1:], BETTER)),
         ]  # fmt: skip
         for key, text, where, criterion, rule in rules:  # the number in it comes from a constant above
-            words = criterion.split(" ", 3)[3]
-            found.append(Claim(f"{key}-{data}", text, where, criterion, rule, EVERY_VARIANT, dated=words))
+            words, note = criterion.split(" ", 3)[3], ""
+            if where == sgd:
+                note = "as printed, ADADP has the decay of Section 6.3 here too; SGD's lr is constant"
+            found.append(Claim(f"{key}-{data}", text, where, criterion, rule, EVERY_VARIANT, dated=words, note=note))
     return found
 
 
@@ -195,7 +204,7 @@ CLAIMS: list[Claim] = [
     Claim("stable", "Under privacy the method is stable without discarding steps.", _METHOD,
           "after epoch 10 no fall of more than 5 points below the best so far; discarding gains at most 1.0 point",
           _stable),
-    Claim("scaled-error", "The scaled error works better than the plain norm.", _METHOD,
+    Claim("scaled-error", "The relative error works better than the plain norm.", _METHOD,
           "at least 0.3 points better, mean over σ 2, 4, 6, 8, three seeds", _scaled),
     Claim("tol-one", "tol = 1.0 suits networks with 2T/d = O(1).", _TOL,
           "on the tol grid at most 1.0 point below the best tol at σ 2, 4, 6, 8, one seed", _tol_suits,

@@ -107,7 +107,7 @@ def end_factor(record: dict) -> float:
 def _adam_poor(evidence: Evidence, variant: str) -> tuple[bool, str]:
     """Rule: at 33 % random data the best Adam is at least 5.0 points below ADADP."""
     gap = evidence.gap(("fed-adam", "adadp"), ("fed-adam", "adam best"), random_fraction=0.33)
-    return gap >= 5.0, f"ADADP ends {signed(gap)} points from the best Adam"
+    return gap >= 5.0, f"ADADP ends {abs(gap):.1f} points {'below' if gap < 0 else 'above'} the best Adam"
 
 
 def _lr_hardly_matters(evidence: Evidence, variant: str) -> tuple[bool, str]:

@@ -205,7 +205,7 @@ def seconds_an_epoch(*, folder=None):
         told.append(f"{name}, {plots.describe(fig)}")
     plots.describe(fig, " ".join(told))
     device = ", ".join(dict.fromkeys(c["records"][0]["device"] for c in curves))
-    return _finish(fig, f"Turn by turn on {device}. {said}", curves)
+    return _finish(fig, f"The methods were timed in turns on {device}. {said}", curves)
 
 
 @matplotlib.rc_context(style.RC)

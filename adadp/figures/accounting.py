@@ -284,7 +284,7 @@ def explorer(
         shown = [round_up(value, decimals=3) for value in found]
         says = (
             f"With σ {sigma:.3g}, batches of {batch:g} and δ {style.number(delta)}, {epochs_done:g} epochs cost"
-            f" ε {shown[0]} by the moments accountant and {shown[1]} by PLD, {moments / pld:.2f} times less."
+            f" ε {shown[0]} by the moments accountant and {shown[1]} by PLD, {moments / pld:.2f} times smaller."
         )
         return View(fig, {"moments": f"ε = {shown[0]}", "PLD": f"ε = {shown[1]}"}, says)
 

@@ -21,6 +21,7 @@ from adadp.rounding import signed
 SIZE = "laptop"
 SIZES = ("laptop", "full-data", "paper")
 SEED = 1  # of the runs of one size that are compared with those of another
+BY_ROUND = {"x": "round", "y": "test_accuracy"}
 ROLES = {  # role of a stored curve -> method name of the house style, or what was changed
     "adadp": "adadp",
     "sgd best": "sgd",
@@ -68,7 +69,7 @@ def by_round(experiment: str, percent: float, *, size: str = SIZE, folder=None) 
     if not curves:
         return Note(said)
     runs = {ROLES[c["role"]]: [rows(r) for r in c["records"]] for c in curves}
-    fig = plots.curves(runs, x="round", y="test_accuracy", ax=style.figure(height=3.3).axes[0])
+    fig = plots.curves(runs, **BY_ROUND, ax=style.figure(height=3.3).axes[0])
     (ax,) = fig.axes
     ax.set(xlabel="communication round", ylabel="test accuracy", title=f"{percent:g} % random")
     style.percent_axis(ax)
@@ -78,26 +79,39 @@ def by_round(experiment: str, percent: float, *, size: str = SIZE, folder=None) 
 
 
 @matplotlib.rc_context(style.RC)
-def by_setting(experiment: str, name: str, *, size: str = SIZE, folder=None) -> Figure | Note:
-    """Accuracy after the last round against one setting: mean, lowest and highest seed of each method.
-
-    Args:
-        experiment: "fed-randomness" or "fed-batch".
-        name: field of the config: "random_fraction" or "batch_size".
-        size, folder: see :func:`found`.
-    """
-    curves, said = found(experiment, size, folder)
+def by_randomness(*, size: str = SIZE, folder=None) -> Figure | Note:
+    """Accuracy after the last round against the share of random data: mean, lowest and highest seed of each method."""
+    curves, said = found("fed-randomness", size, folder)
     curves = [c for c in curves if c["role"] in ROLES]
-    scale, xlabel = {"random_fraction": (100, "uniformly random data (%)"), "batch_size": (1, "batch size")}[name]
     points: dict = {}
     for curve in curves:
         at = points.setdefault(ROLES[curve["role"]], {})
-        at[scale * curve["config"][name]] = [r["rows"]["test_accuracy"][-1] for r in curve["records"]]
+        at[100 * curve["config"]["random_fraction"]] = [r["rows"]["test_accuracy"][-1] for r in curve["records"]]
     if not has_course(points):
         return Note(said)
-    fig = by_value(points, xlabel=xlabel, log=name == "batch_size", ax=style.figure(height=3.3).axes[0])
+    fig = by_value(points, xlabel="uniformly random data (%)", ax=style.figure(height=3.3).axes[0])
     fig.axes[0].set_xticks(sorted({at for values in points.values() for at in values}))
     return finish(fig, f"After the last round. {_tuned(curves)}", curves, said)
+
+
+@matplotlib.rc_context(style.RC)
+def by_batch_size(*, size: str = SIZE, folder=None) -> Figure | Note:
+    """Test accuracy by round at 0 % random data, a panel a batch size: mean and spread over seeds."""
+    curves, said = found("fed-batch", size, folder)
+    curves = [c for c in curves if c["role"] in ROLES]
+    sizes = sorted({c["config"]["batch_size"] for c in curves})
+    if len(sizes) < 2:
+        return Note(said)
+    fig, ends = style.figure(panels=len(sizes), height=3.0, sharey=True), []
+    for ax, batch_size in zip(fig.axes, sizes, strict=True):
+        shown = [c for c in curves if c["config"]["batch_size"] == batch_size]
+        plots.curves({ROLES[c["role"]]: [rows(r) for r in c["records"]] for c in shown}, **BY_ROUND, ax=ax)
+        ax.set(xlabel="communication round", ylabel="", title=f"|B| = {batch_size}")
+        style.percent_axis(ax)
+        ends.append(f"|B| = {batch_size}: " + ", ".join(f"{_label(c)} {spread(finals(c))}" for c in shown))
+    fig.axes[0].set_ylabel("test accuracy")
+    plots.describe(fig, f"Test accuracy by communication round, 0 % random data. At the end: {'; '.join(ends)}.")
+    return finish(fig, f"After the last round: {'; '.join(ends)}. {_tuned(curves)}", curves, said)
 
 
 @matplotlib.rc_context(style.RC)

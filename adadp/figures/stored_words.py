@@ -27,7 +27,7 @@ class Note:
 
 def not_yet(config) -> Note:
     """What stands in the place of a case that was never run."""
-    return Note(f"No run of this case ({config.slug}) is stored yet; the profile paper runs it.")
+    return Note(f"No run of this case ({config.slug}) is stored yet; with the profile paper this page runs it.")
 
 
 def missing(*experiments: str, records: dict | None = None, profile: str = "paper") -> str:
