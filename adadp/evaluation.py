@@ -45,10 +45,11 @@ def evaluate(
             part, labels = placed(model, x[start : start + batch_size], y[start : start + batch_size])
             output = model(part)
             if not y.is_floating_point():
-                if output.dim() != 2 or output.shape[1] < 2:
+                got = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+                if not isinstance(output, Tensor) or output.dim() != 2 or output.shape[1] < 2:
                     raise ValueError(
                         f"model must output one column a class, shape (B, classes), where labels are integers; got "
-                        f"{tuple(output.shape)} (with one output for yes and no, give floating-point targets)"
+                        f"{got} (with one output for yes and no, give floating-point targets)"
                     )
                 right = right + (output.argmax(1) == labels).sum()
             total = total + per_example_losses(loss, output, labels, len(labels)).double().sum()

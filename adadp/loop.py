@@ -31,6 +31,7 @@ class TrainingRun:
         self.data, self.size = data, len(data.x_train)
         self.x, self.y = data.x_train.to(device), data.y_train.to(device)
         self._source = self.noise_source()  # before anything is drawn
+        self._sources: set[str] = set()  # at the beginning of every epoch
         if generator is None:
             generator = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
         self.generator = generator
@@ -54,6 +55,7 @@ class TrainingRun:
     def one_epoch(self, batches, bar) -> None:
         """Up to an epoch's gradients; in the first, lr and error of every ADADP iteration are kept."""
         iterations = []
+        self._look_at_source()
         for indices in islice(batches, min(self.per_epoch, self.total - self.step)):
             self.one_step(indices.to(self.x.device))
             self.step += 1
@@ -129,6 +131,17 @@ class TrainingRun:
             cards, here = torch.cuda.default_generators, self.x.device
             own = cards[here.index] if self.x.is_cuda else torch.default_generator
         return settings.checksum(own.get_state())
+
+    def _look_at_source(self) -> None:
+        """Warn if this epoch draws the noise of an earlier one."""
+        if (source := self.noise_source()) in self._sources:
+            warnings.warn(
+                "the source of the noise was set back (torch.manual_seed in a callback?): this epoch draws the noise "
+                "of an earlier one, the difference of the two shows what it hid, and no epsilon holds; give gradient "
+                "a generator of its own",
+                stacklevel=4,
+            )
+        self._sources |= {source} - {""}
 
     def _draw_afresh(self, path) -> None:
         """Noise and batches from new sources: what was released past the checkpoint is not to be seen again."""

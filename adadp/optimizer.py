@@ -57,14 +57,13 @@ class ADADP(Optimizer):
 
     Args:
         params: parameters, named parameters or dictionaries of groups, as for any optimizer. A group may have its own
-            ``lr``, ``maximize`` and ``foreach``; the rest is shared.
+            ``lr``, ``maximize`` and ``foreach``; the rest is shared. (For weight decay, add it to ``p.grad``.)
         lr: initial learning rate, > 0. A float becomes a 0-dim tensor where parameters are not on a CPU. A tensor is
             copied, and makes ``step`` run without reading a value on a CPU too (for ``torch.compile``). What is in
             ``param_groups`` counts; set it there between iterations only.
         tol: wanted err of an iteration, > 0. 1.0, the paper's, presumes private noise; without noise take 0.1, or one
             of ``VARIANTS`` but for ``as_printed``. It belongs to a horizon: ``suggested_tol``, chapter *Choosing tol*.
-        alpha_min: smallest factor of the learning rate in one iteration, in (0, 1].
-        alpha_max: largest factor, >= 1.
+        alpha_min, alpha_max: smallest factor of the learning rate in one iteration, in (0, 1], and largest, >= 1.
         exponent: p above, > 0: 1.0 is the paper's tol/err, 0.5 its published code's square root.
         relative_error: divide by max(1, abs(theta)) as in Algorithm 2 (True), or take the plain norm of Algorithm 1.
         advance: the iterate kept: ``"euler"`` the full step, ``"half_steps"`` the two half steps, ``"extrapolated"``
@@ -75,7 +74,7 @@ class ADADP(Optimizer):
 
     Attributes:
         phase: 0 between iterations, 1 when the first half is done: the parameters then are :math:`\theta_{\ell+1/2}`,
-            and evaluating there is allowed.
+            and evaluating there is allowed. Before you set parameters (to the best ones so far, say), :meth:`rewind`.
         error: err of the last iteration; ``nan`` before the first.
         accepted, discarded: how many iterations were kept and discarded. On a device these and ``error`` are 0-dim
             tensors; only turning them into numbers waits for the device.
@@ -93,6 +92,7 @@ class ADADP(Optimizer):
           can hold. A parameter without a gradient counts as one with gradient zero.
         * ``state_dict`` carries everything, also between the two halves; training goes on bit for bit.
         * One extra buffer a parameter; gradients are not changed; no host synchronisation on CUDA.
+        * err is over this process's parameters: right with ``DistributedDataParallel``, not where they are shared out.
         * A CUDA graph holds both halves of an iteration, and is recorded after a first iteration.
 
     >>> theta = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
@@ -142,10 +142,9 @@ class ADADP(Optimizer):
         common = {name: first.get(name, self.defaults[name]) for name in (*_SHARED, *_RUN)}
         group = param_groups.checked({**self.defaults, **common, **param_group}, common, _SHARED)
         super().add_param_group(group | {name: common[name] for name in _RUN})  # not those of another optimizer's group
-        for p in self.param_groups[-1]["params"]:
-            if not p.is_floating_point():
-                del self.param_groups[-1]
-                raise ValueError(f"params must be real floating-point tensors, got one of {p.dtype}")
+        if why := next(filter(None, map(param_groups.unfit, self.param_groups[-1]["params"])), ""):
+            del self.param_groups[-1]
+            raise ValueError(f"params must be real floating-point tensors, got one {why}")
         self._settle()
 
     @property
@@ -196,7 +195,9 @@ class ADADP(Optimizer):
             for group, params, grads in work:
                 multi_tensor.descend(params, grads, param_groups.signed_lr(group))
         elif any("initial_lr" in group for group in self.param_groups):
-            raise RuntimeError("an lr scheduler is attached, but ADADP itself sets lr: freeze() it, then attach one")
+            raise RuntimeError(
+                "an lr scheduler is attached, but ADADP itself sets lr: attach none, or freeze() it first"
+            )
         elif self.phase == 0:
             self._first_half(work)
         else:

@@ -18,11 +18,16 @@ def checked(group: dict, defaults: dict, shared: tuple[str, ...]) -> dict:
     """The group with its own lr, if it is valid.
 
     Raises:
-        ValueError: naming lr, maximize, foreach or something shared that differs from ``defaults``.
+        ValueError: naming lr, maximize, foreach, something shared that differs from ``defaults``, or what other
+            optimizers take.
     """
     for name in shared:
         if group[name] != defaults[name]:
             raise ValueError(f"{name} is shared by all parameter groups: give it to the optimizer, not to a group")
+    for name in ("weight_decay", "momentum", "nesterov", "dampening"):
+        if group.get(name):
+            raise ValueError(f"{name}={group[name]!r} in a group: ADADP has none (for weight decay, add weight_decay * "
+                             "p to p.grad before each step, which costs no privacy)")  # fmt: skip
     if not isinstance(group["maximize"], bool):
         raise ValueError(f"maximize must be True or False, got {group['maximize']!r}")
     if group["foreach"] not in (None, True, False):
@@ -40,12 +45,14 @@ def complete(groups: list[dict], defaults: dict, shared: tuple[str, ...]) -> Non
     """Fill in what groups lack: from the first group, or else the defaults.
 
     Raises:
-        ValueError: groups disagree in something that they share.
+        ValueError: groups disagree in something that they share, or lr was set to something that is no learning rate.
     """
     for group in groups:
         for name, value in defaults.items():
             if name not in group and name != "differentiable":  # which torch adds to the defaults
                 group[name] = groups[0].get(name, value)
+        if not isinstance(group["lr"], Tensor) and not 0 <= group["lr"] < math.inf:
+            raise ValueError(f"lr must be a finite number and not negative, got {group['lr']!r}")
     for group in groups[1:]:
         for name in shared:
             if group[name] != groups[0][name]:
@@ -76,6 +83,13 @@ def gradients(groups: list[dict], state: dict) -> list[tuple[dict, list[Tensor],
             grads.append(grad)
         work += [(group, *lists) for lists in alike.values()]
     return work
+
+
+def unfit(p: Tensor) -> str:
+    """Why a parameter cannot be adapted; empty if it can."""
+    if not p.is_floating_point():
+        return f"of {p.dtype}"
+    return "that processes share (a DTensor), of which none has the whole err" if hasattr(p, "full_tensor") else ""
 
 
 def on_device(groups: list[dict]) -> bool:

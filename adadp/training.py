@@ -60,7 +60,8 @@ def train(
         generator: draws the batches, on the CPU. None: one seeded from torch's global generator.
         device: "auto" takes CUDA where there is one.
         progress: show a bar where somebody looks (a terminal, a live notebook).
-        callbacks: each is called ``callback(epoch=, model=, optimizer=, history=)`` after every epoch; a torch
+        callbacks: each is called ``callback(epoch=, model=, optimizer=, history=)`` after every epoch, and may keep the
+            history or end the training by raising; a torch
             learning-rate scheduler is taken too and stepped once an epoch (``ReduceLROnPlateau`` where the epoch is
             evaluated, by the test loss, with ``mode="max"`` by the accuracy). A callback with ``state_dict`` and
             ``load_state_dict`` is stored in the checkpoint.
@@ -83,8 +84,8 @@ def train(
     Warns:
         UserWarning: the sampler is not the Poisson sampling that epsilon assumes; ``gradient`` was used outside of
             ``train``, which epsilon then does not count (``history.privacy`` says so as well), or draws the noise of an
-            earlier training again; its
-            ``expected_batch_size`` is not the sampler's; ``optimizer`` leaves out trainable parameters.
+            earlier training or epoch again; its ``expected_batch_size`` is not the sampler's; ``optimizer`` leaves out
+            trainable parameters.
 
     >>> data = Dataset(torch.randn(20, 3), torch.arange(20) % 2, torch.randn(4, 3), torch.arange(4) % 2)
     >>> from adadp.privacy.sampling import PoissonSampling
@@ -121,7 +122,7 @@ def train(
                 if checkpoint is not None and (keep_checkpoint or not last):
                     run.save(checkpoint)
     finally:
-        run.spending.end(run.begun, run.noise_source())
+        run.spending.end(run.begun, run.history.rows, run.noise_source())
     if checkpoint is not None and not keep_checkpoint:
         Path(checkpoint).unlink(missing_ok=True)
     return run.history

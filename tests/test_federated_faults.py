@@ -465,3 +465,34 @@ def test_noise_is_drawn_from_a_stream_of_its_own_and_averaged_over_the_clients_b
     noises = {gradient.generator.initial_seed() for gradient in gradients}
     assert len(noises) == 3 and not noises & orders
     assert [gradient.expected_batch_size for gradient in gradients] == [4, 4, 3]
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_round_of_one_batch_is_no_round_for_adadp(stacked):
+    clients = make_clients((24, 24))
+    whole = loop(clients=clients, batch_size=24, stacked=stacked)
+    with pytest.raises((RuntimeError, ValueError), match=r"half an iteration.*batch_size smaller.*local_epochs larger"):
+        whole.run(1, progress=False)
+    twice = loop(clients=clients, batch_size=24, stacked=stacked, local_epochs=2)
+    assert twice.run(1, progress=False).rows[0]["accepted"] == [1, 1]
+    with_sgd = loop(sgd, clients=clients, batch_size=24, stacked=stacked)
+    before = weights(with_sgd)
+    with_sgd.run(1, progress=False)
+    assert not torch.equal(before, weights(with_sgd))
+
+
+def test_a_client_too_small_for_an_iteration_is_named():
+    with pytest.raises(RuntimeError, match=r"client 2 failed: .*half an iteration"):
+        loop(clients=make_clients((24, 40, 3)), privacy=PRIVACY).run(1, progress=False)
+
+
+def test_a_frozen_optimizer_takes_a_round_of_one_batch():
+    def frozen(parameters):
+        optimizer = adaptive(parameters)
+        optimizer.freeze()
+        return optimizer
+
+    fed = loop(frozen, batch_size=40)
+    before = weights(fed)
+    fed.run(1, progress=False)
+    assert not torch.equal(before, weights(fed))

@@ -213,3 +213,23 @@ def test_freezing_in_the_middle_keeps_the_half_step():
     feed(other, gradient)
     torch.testing.assert_close(params[0].detach(), half[0] - 0.1 * gradient[0])
     assert other.phase == 0
+
+
+@pytest.mark.parametrize("choice", [{"weight_decay": 0.5}, {"momentum": 0.9}, {"nesterov": True}])
+def test_what_a_group_asks_for_in_vain_is_refused(choice):
+    (name,) = choice
+    first, second = params_of((4,), (4,))
+    with pytest.raises(ValueError, match=f"^{name}=.* ADADP has none"):
+        ADADP([{"params": [first], **choice}, {"params": [second]}])
+    assert len(ADADP([{"params": [first], name: 0}, {"params": [second]}]).param_groups) == 2
+
+
+@pytest.mark.parametrize("value", [-0.1, math.nan, math.inf])
+def test_an_lr_set_by_hand_must_be_one(value):
+    params = params_of((4,))
+    opt = ADADP(params)
+    opt.param_groups[0]["lr"] = value
+    before = values(params)
+    with pytest.raises(ValueError, match="lr must be a finite number"):
+        feed(opt, *noise(params, 2))
+    assert_same(params, before)

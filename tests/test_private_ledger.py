@@ -363,3 +363,53 @@ def test_a_history_cut_at_an_earlier_row_says_what_that_row_had_cost():
     costs = [epsilon(noise_multiplier=1.0, sample_rate=0.1, steps=10 * k, delta=1e-5) for k in range(2, 11)]
     told = [privacy_statement(one, short=True).split(",")[0] for one in kept[1:]]
     assert told == [f"ε = {round_up(cost)}" for cost in costs]
+
+
+def test_what_a_callback_kept_of_an_interrupted_training_counts_every_gradient():
+    model, kept = linear(), []
+    gradient, inner = private(model), None
+
+    class Interrupted(type(model)):
+        def forward(self, x):
+            if gradient.steps == 18 and self.training:
+                raise Stop
+            return super().forward(x)
+
+    model.__class__, inner = Interrupted, lambda history, **_: kept.append(history)
+    with pytest.raises(Stop):
+        run(model, gradient=gradient, callbacks=[inner])
+    (history,) = set(map(id, kept)) and kept[-1:]
+    assert history.rows[-1]["steps"] == 10 and gradient.steps in (18, 19)
+    said = privacy_statement(history)
+    assert f"{gradient.steps} gradients" in said
+    assert round_up(epsilon(**KNOWN, steps=gradient.steps)) in said
+
+
+def test_noise_that_comes_again_in_a_later_epoch_is_noticed():
+    def again(**_):
+        torch.manual_seed(123)
+
+    model = linear()
+    gradient = private(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(model, gradient=gradient, callbacks=[again], sampling=PoissonSampling(0.1, 30))  # it has its own generator
+    gradient.generator = None
+    with pytest.warns(UserWarning, match="draws the noise of an earlier"):
+        run(model, gradient=gradient, callbacks=[again], sampling=PoissonSampling(0.1, 30))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(linear(), callbacks=[again], sampling=PoissonSampling(0.1, 30))  # no noise, nothing to come again
+
+
+def test_a_ledger_goes_through_a_checkpoint_of_ones_own(tmp_path):
+    gradient = private(linear())
+    for _ in range(3):
+        batch(gradient)
+    torch.save(gradient.ledger.state_dict(), tmp_path / "ledger.pt")
+    later = private(linear())
+    later.ledger.load_state_dict(torch.load(tmp_path / "ledger.pt", weights_only=True))
+    batch(later)
+    assert later.steps == 4
+    later.ledger.load_state_dict(gradient.ledger.state_dict())  # back, to try again: what was released stays released
+    assert later.steps == 4

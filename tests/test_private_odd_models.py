@@ -3,6 +3,7 @@
 import copy
 import math
 import shutil
+from collections import UserDict
 from typing import NamedTuple
 
 import pytest
@@ -621,3 +622,104 @@ def test_a_copy_draws_noise_of_its_own():
             grad.backward(torch.zeros(0, 6), labels(0))
             found.append(grad.model.weight.grad.clone())
         assert not torch.equal(*found) and one.steps == two.steps == 1
+
+
+def contrastive(output, y):
+    """Every example against all others of its batch."""
+    z = F.normalize(output)
+    return F.cross_entropy(z @ z.T / 0.1, torch.arange(len(z)), reduction="none")
+
+
+def weighed(output, y):
+    """A weight that the batch decides."""
+    losses = adadp.cross_entropy(output, y)
+    return losses * torch.softmax(losses, 0)
+
+
+@pytest.mark.parametrize("loss", [contrastive, weighed])
+@pytest.mark.parametrize("model", [mlp, lambda: nn.Linear(6, 3)])
+def test_a_loss_that_compares_examples_is_refused(loss, model):
+    gradient = private(model(), noise_multiplier=0.0, loss=loss)
+    with pytest.raises(ValueError, match=r"^loss: .*depends on the outputs of others"):
+        gradient.backward(torch.randn(8, 6), labels(8))
+
+
+class Answer:
+    """What torch cannot look into."""
+
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class Answers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, x):
+        return Answer(self.inner(x))
+
+
+class Shy(Answers):
+    """The same, with a batch statistic inside."""
+
+    def forward(self, x):
+        return Answer(self.inner(x - x.mean(0)))
+
+
+def of_answer(output, y):
+    return adadp.cross_entropy(output.logits, y)
+
+
+def test_a_model_may_return_an_object_of_its_own():
+    torch.manual_seed(0)
+    model, x, y = Answers(), torch.randn(4, 6), labels(4)
+    private(model, noise_multiplier=0.0, loss=of_answer).backward(x, y)
+    found = [p.grad.clone() for p in model.parameters()]
+    private(model.inner, noise_multiplier=0.0).backward(x, y)
+    assert all(map(torch.equal, found, (p.grad for p in model.parameters())))
+    with pytest.raises(ValueError, match="depends on the others in its batch"):
+        private(Shy(), noise_multiplier=0.0, loss=of_answer).backward(x, y)
+
+
+def test_any_mapping_is_an_input():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = mlp()
+
+        def forward(self, *, values):
+            return self.inner(values)
+
+    torch.manual_seed(0)
+    model, x, y = Named(), torch.randn(5, 6), labels(5)
+    gradient = private(model, noise_multiplier=0.0, max_physical_batch_size=2)
+    grads = []
+    for batch in ({"values": x}, UserDict(values=x)):
+        gradient.backward(batch, y)
+        grads.append([p.grad.clone() for p in model.parameters()])
+    assert all(map(torch.equal, *grads))
+
+
+@pytest.fixture
+def one_process():
+    """A process group of this process alone."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_a_model_that_averages_over_processes_is_refused(one_process):
+    model = nn.parallel.DistributedDataParallel(mlp())
+    with pytest.raises(ValueError, match=r"DistributedDataParallel .*model\.module"):
+        private(model)
+    private(model.module).backward(torch.randn(4, 6), labels(4))
+
+
+def test_parameters_that_processes_share_are_refused(one_process):
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh = torch.distributed.init_device_mesh("cpu", (1,))
+    sharded = nn.Parameter(distribute_tensor(torch.ones(4), mesh))
+    with pytest.raises(ValueError, match="processes share"):
+        adadp.ADADP([sharded])

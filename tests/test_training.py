@@ -743,3 +743,12 @@ def test_a_checkpoint_made_with_another_tensor_lr_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"belongs to another run \(other lr\)"):
         go(5.0, stop_after(None))
     assert go(0.1, stop_after(None)).rows
+
+
+def test_a_model_that_returns_no_tensor_is_named():
+    class Pair(nn.Linear):
+        def forward(self, x):
+            return super().forward(x), None
+
+    with pytest.raises(ValueError, match=r"model must output one column a class.*got tuple"):
+        run(Pair(3, 2))

@@ -30,7 +30,8 @@ class FederatedAveraging(Coordinator):
         clients: a list with (x, y) of each client: tensors, numpy arrays (which are copied), or a
             ``torch.utils.data.TensorDataset``, whose first two tensors count.
         client_optimizer: parameters -> optimizer; made anew for each client and round, so that no state leaks.
-        batch_size: examples a gradient.
+        batch_size: examples a gradient. ADADP takes two an iteration: of an odd number of batches a round the last one
+            is dropped, and a single one is refused.
         local_epochs: passes over a client's data a round.
         participation: share of the clients drawn each round, above 0 to 1.
         keep_lr: start a client's round with the learning rate it ended its last round with; else with the optimizer's.

@@ -5,7 +5,7 @@ Also the few helpers that both ways share: how a model is called and what a batc
 
 import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from textwrap import shorten
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parallel import DistributedDataParallel
 
 from adadp.evaluation import per_example_losses
 
@@ -36,6 +37,9 @@ def check_model(model: nn.Module) -> None:
                           "nn.GroupNorm, or freeze its statistics with .eval()")  # fmt: skip
         elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             reason = _embedding_reason(module)
+        elif isinstance(module, DistributedDataParallel):
+            reason = ("averages gradients over processes in loss.backward(), which does not run here, so the copies of "
+                      "the model would part; train in one process, with model.module")  # fmt: skip
         if reason:
             raise ValueError(f"model: {type(module).__name__} at {name or 'the top'!r} {reason}")
 
@@ -75,12 +79,12 @@ def call(model: nn.Module, x):
     """The model's output: a tuple or list is passed on as positional, a dictionary as keyword arguments."""
     if isinstance(x, (tuple, list)):
         return model(*x)
-    return model(**x) if isinstance(x, dict) else model(x)
+    return model(**x) if isinstance(x, Mapping) else model(x)
 
 
 def leaves(x) -> list[Tensor]:
     """The tensors of an input."""
-    found = list(x.values()) if isinstance(x, dict) else list(x) if isinstance(x, (tuple, list)) else [x]
+    found = list(x.values()) if isinstance(x, Mapping) else list(x) if isinstance(x, (tuple, list)) else [x]
     if not found or not all(isinstance(t, Tensor) and t.dim() for t in found):
         raise TypeError("x must be a tensor with a batch dimension, or a tuple, list or dictionary of such tensors")
     return found
@@ -88,7 +92,7 @@ def leaves(x) -> list[Tensor]:
 
 def part(x, index: slice | Tensor):
     """The examples ``index`` of an input."""
-    if isinstance(x, dict):
+    if isinstance(x, Mapping):
         return {key: value[index] for key, value in x.items()}
     return [value[index] for value in x] if isinstance(x, (tuple, list)) else x[index]
 
@@ -137,7 +141,7 @@ def per_example_gradients(
 
     def one_loss(values, others, y_one, *x_one):
         batch = [t.unsqueeze(0) for t in x_one]
-        if isinstance(x, dict):
+        if isinstance(x, Mapping):
             args, kwargs = (), dict(zip(x, batch, strict=True))
         else:
             args, kwargs = tuple(batch), {}

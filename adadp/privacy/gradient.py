@@ -60,14 +60,16 @@ class PrivateGradient:
         clipping: "flat", "automatic", or a callable norms -> factors (:mod:`adadp.privacy.clipping`).
         loss: (output, y) -> one value an example, shape (B,); it must not mix examples.
         max_physical_batch_size: examples that are in memory at once; larger batches are cut up. The result is the same.
-        generator: source of the noise, on the parameters' device. None: torch's global one.
+        generator: source of the noise, on the parameters' device. None: torch's global one, which nobody may then set
+            back while training: the same noise twice hides nothing.
 
     Attributes:
         max_grad_norm, noise_multiplier, expected_batch_size, clipping: as given. They cannot be set: for other noise,
             make a new ``PrivateGradient``, and account for both.
         steps: gradients released so far, an int; those of empty and of padded batches count. Replays of a CUDA graph
             do not pass here: count them yourself.
-        ledger: these steps, and what :func:`adadp.train` knows of them (:class:`adadp.privacy.ledger.Ledger`).
+        ledger: these steps, and what :func:`adadp.train` knows of them (:class:`adadp.privacy.ledger.Ledger`). Its
+            ``state_dict`` belongs into the checkpoints of a loop of your own.
 
     Raises:
         TypeError: ``model``, ``loss`` or ``generator`` is something else.
@@ -94,7 +96,9 @@ class PrivateGradient:
         ``backward`` twice before a step          the second overwrites ``grad``: nothing accumulates and no
                                                   ``zero_grad`` is needed; account for both
         padding, marked by ``mask``               absent: not in the sum, not in the loss
-        examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone
+        examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone,
+                                                  as if it were a batch of its own
+        examples see each other in the loss       noticed likewise; refused
         a batch statistic of the inputs           noticed likewise, if nothing is random: an example's output is
                                                   another than it is alone; refused
         the forward pass changes a buffer or a    refused: it would keep statistics of the data without noise; spectral

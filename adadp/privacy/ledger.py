@@ -22,6 +22,24 @@ class Ledger:
         """How many gradients belong to ``releases``."""
         return sum(release["steps"] for release in self.releases)
 
+    def state_dict(self) -> dict:
+        """For a checkpoint: steps and releases, plain numbers and text."""
+        return {"steps": self.steps, "releases": [dict(release) for release in self.releases]}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from a checkpoint; a ledger that has counted more (its training goes back, to try again) keeps that.
+
+        What another process released after the checkpoint was written is not in it: write one before anything is
+        published.
+
+        >>> ledger = Ledger()
+        >>> ledger.load_state_dict({"steps": 7, "releases": []})
+        >>> ledger.steps
+        7
+        """
+        if state["steps"] > self.steps:
+            self.steps, self.releases = state["steps"], [dict(release) for release in state["releases"]]
+
     def add(self, release: dict) -> None:
         """Note what a training has released; ``steps`` has counted it already."""
         self.releases.append(release)

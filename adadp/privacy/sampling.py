@@ -39,7 +39,8 @@ class PoissonSampling:
     >>> sampling.steps_per_epoch(8), sampling.expected_batch_size(8)
     (2, 4.0)
 
-    Behind a ``DataLoader`` an empty batch needs a shape:
+    Behind a ``DataLoader`` one pass is the whole training, all ``steps`` of it (no loop over epochs around it), and an
+    empty batch needs a shape:
 
     >>> from torch.utils.data import DataLoader, TensorDataset, default_collate
     >>> data = TensorDataset(torch.zeros(8, 3), torch.zeros(8))

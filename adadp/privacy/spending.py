@@ -116,16 +116,19 @@ class Spending:
         parts = [(r["noise_multiplier"], r["sample_rate"], r["steps"]) for r in releases]
         return composed_epsilon(parts, **{n: self.privacy[n] for n in ("delta", "accountant", "neighbors")})
 
-    def end(self, begun: int, source: str = "") -> None:
-        """Leave what was released to the ledger, for the next training; also after an interruption.
+    def end(self, begun: int, rows: list[dict], source: str = "") -> None:
+        """Leave what was released to the ledger, for the next training; also after an interruption, when a callback
+        may have kept the history.
 
         Args:
             begun: gradients of this training that were at least begun.
+            rows: of its history.
             source: checksum of the source of its noise.
         """
         if self.privacy["noise_multiplier"] is None:
             return
         taken = min(self.ledger.steps - self._before, begun)
+        self.between(taken, rows)
         if taken > 0:
             names = ("sampler", "sample_rate", "noise_multiplier")
             sources = (

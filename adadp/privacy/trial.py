@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from adadp.evaluation import per_example_losses
 from adadp.privacy import fallback
@@ -54,8 +54,9 @@ def mixes(
             alone, and so must what it brings into each layer, since weights of zero let nothing through.
 
     Raises:
-        ValueError: gradients do not show it, but outputs or losses do: it happens before the first trainable layer, or
-            outside of what is differentiated. Or the forward pass changes a buffer.
+        ValueError: it is the loss that compares examples. Or gradients do not show it, but outputs or losses do: it
+            happens before the first trainable layer, or outside of what is differentiated. Or the forward pass changes
+            a buffer.
     """
     with _as_it_was(model, _cards(model)), torch.enable_grad(), full_products(y.device):
         with Recorder(params) as recorder:
@@ -66,6 +67,7 @@ def mixes(
         return False, True
     crossing, seen = crosses(losses, edges) if edges else (False, True)
     if crossing:
+        _refuse_comparing(loss, output, y)
         return True, True
     known, random = one
     if random or not params:  # without parameters every example runs alone
@@ -73,7 +75,9 @@ def mixes(
     with _as_it_was(model, _cards(model)), torch.enable_grad(), full_products(y.device):
         with Recorder(params) as by_itself:
             alone = fallback.call(model, fallback.part(x, slice(0, 1)))
+        rows = [isinstance(t, Tensor) and t.dim() > 0 and len(t) == len(y) for t in tree_flatten(output)[0]]
         first = tree_map(lambda t: t[:1] if isinstance(t, Tensor) and t.dim() and len(t) == len(y) else t, output)
+        first = first if any(rows) else alone  # an object whose parts nobody here can tell
         loss_alone = per_example_losses(loss, first, y[:1], 1)  # of the same output: a small loss magnifies rounding
     found = _differs(output, alone, len(y)) * "output" or _differs(losses, loss_alone, len(y)) * "loss"
     pairs = list(zip(recorder.calls, by_itself.calls, strict=False))
@@ -110,6 +114,22 @@ def crosses(losses: Tensor, edges: list) -> tuple[bool, bool]:
             return True, True
         seen = seen and bool(whole.any())
     return False, seen
+
+
+def _refuse_comparing(loss: Callable, output, y: Tensor) -> None:
+    """Refuse a loss that itself lets examples see each other: alone, each would have another objective."""
+    leaves, spec = tree_flatten(output)
+    if not all(isinstance(leaf, Tensor) for leaf in leaves):
+        return
+    leaves = [leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
+    edges = [leaf for leaf in leaves if leaf.requires_grad]
+    with torch.enable_grad():
+        losses = loss(tree_unflatten(leaves, spec), y)
+    if losses.requires_grad and crosses(losses, edges)[0]:
+        raise ValueError(
+            "loss: the loss of an example depends on the outputs of others (a contrastive loss, a ranking, a weight "
+            "made from the batch?), so no example's influence can be bounded; compare each output with its own y"
+        )
 
 
 def _differs(few, one, size: int) -> bool:
