@@ -104,10 +104,7 @@ def _status(tables, records: dict, profile: str, names: list[str]) -> None:
     _print_table([row for row in tables.status(records, profile) if row["experiment"] in names])
     print("\nby tier, runs that several experiments share counted once:")
     _print_table(tables.tiers(records, profile, names))
-    print(
-        "hours: what is left, one process, at the pace of the stored runs; untimed: runs left of which no kin is stored"
-    )
-    print("(`adadp run NAME --dry-run` measures their pace on this machine)")
+    print("(`adadp run NAME --dry-run` measures how many hours the missing ones take on this machine)")
 
 
 def _table(name: str, rows: list[dict], profile: str) -> None:

@@ -5,7 +5,6 @@ Nothing here decides anything: the rules stand in :mod:`adadp.experiments.claims
 missing a rule is also asked what it *would* look at, so that they can be counted, and what the seeds stored so far say.
 """
 
-import statistics
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass
@@ -164,22 +163,6 @@ def _blank(config: Config) -> dict:
         rows |= {name: [clients] * config.length for name in PER_CLIENT}
     within = {"round": [config.length], "lr": [[[1.0] * 10] * len(clients)]}
     return {"id": config.id, "config": config.to_dict(), "rows": rows, "within_rounds": within}
-
-
-def finals(curve: dict) -> list[float]:
-    """Final accuracies of a curve in percent, one a stored seed; empty for a run that measures something else."""
-    columns = [r["rows"].get("test_accuracy") for r in curve["records"]]
-    return [100 * column[-1] for column in columns if column]
-
-
-def spread(values: list[float]) -> str:
-    """A mean in percent and its spread over seeds in words.
-
-    >>> spread([90.0, 91.0, 92.0]), spread([90.0])
-    ('91.0 % (90.0 to 92.0, 3 seeds)', '90.0 % (one seed)')
-    """
-    ends = f"{min(values):.1f} to {max(values):.1f}, {len(values)} seeds" if len(values) > 1 else "one seed"
-    return f"{statistics.fmean(values):.1f} % ({ends})"
 
 
 def tally(found: list[Report]) -> dict[str, int]:

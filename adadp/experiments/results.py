@@ -147,23 +147,17 @@ def grouped(cells, records: dict) -> list[dict]:
     return list(groups.values())
 
 
-def summary(curve: dict, column: str = "test_accuracy") -> dict:
-    """Mean, lowest and highest of a column over the seeds of a curve, row by row, and the final mean and spread.
+def finals(curve: dict) -> list[float]:
+    """Final accuracies of a curve in percent, one a stored seed; empty for a run that measures something else."""
+    columns = [r["rows"].get("test_accuracy") for r in curve["records"]]
+    return [100 * column[-1] for column in columns if column]
 
-    Returns:
-        dictionary with seeds, mean, low, high (lists), final and spread (percentage points between the extreme seeds),
-        or only seeds = 0 when nothing is stored.
+
+def spread(values: list[float]) -> str:
+    """A mean in percent and its spread over seeds in words.
+
+    >>> spread([90.0, 91.0, 92.0]), spread([90.0])
+    ('91.0 % (90.0 to 92.0, 3 seeds)', '90.0 % (one seed)')
     """
-    columns = [r["rows"][column] for r in curve["records"]]
-    if not columns:
-        return {"seeds": 0}
-    rows = [[math.nan if v is None else v for v in row] for row in zip(*columns, strict=True)]
-    last = rows[-1]
-    return {
-        "seeds": len(columns),
-        "mean": [statistics.fmean(row) for row in rows],
-        "low": [min(row) for row in rows],
-        "high": [max(row) for row in rows],
-        "final": statistics.fmean(last),
-        "spread": 100 * (max(last) - min(last)),
-    }
+    ends = f"{min(values):.1f} to {max(values):.1f}, {len(values)} seeds" if len(values) > 1 else "one seed"
+    return f"{statistics.fmean(values):.1f} % ({ends})"

@@ -1,32 +1,30 @@
-"""What is stored, as tables: by experiment, by tier with the hours left, one row a curve; and why runs failed."""
+"""What is stored, as tables: by experiment, by tier, one row a curve; and why runs failed."""
 
 import statistics
 
 from adadp.experiments import grids
-from adadp.experiments.configs import Config, from_dict
-from adadp.experiments.results import curves, summary
+from adadp.experiments.configs import Config
+from adadp.experiments.results import curves, finals
 
 
 def status(records: dict, profile: str = "paper") -> list[dict]:
     """Stored and planned runs per experiment and tier; later stages are counted as if grids were interior.
 
     Returns:
-        rows with experiment, tier, stored, planned; hours: what the missing ones take at the pace of the stored ones,
-        one process; untimed: how many are not in these hours, because no run of their kind is stored. A run that
-        several experiments share counts in each of them.
+        rows with experiment, tier, stored, planned. A run that several experiments share counts in each of them.
     """
-    speed, rows = pace(records), []
+    rows = []
     for name in grids.EXPERIMENTS:
         planned = _planned([name], records, profile)
         for tier in sorted({tier for _, tier in planned.values()}):
-            rows.append({"experiment": name} | _row(planned, tier, records, speed))
+            rows.append({"experiment": name} | _row(planned, tier, records))
     return rows
 
 
 def tiers(records: dict, profile: str = "paper", names=None) -> list[dict]:
     """The same by tier, over all experiments or some; a run that several share counts once, in its lowest tier."""
-    planned, speed = _planned(names or grids.EXPERIMENTS, records, profile), pace(records)
-    return [_row(planned, tier, records, speed) for tier in sorted({tier for _, tier in planned.values()})]
+    planned = _planned(names or grids.EXPERIMENTS, records, profile)
+    return [_row(planned, tier, records) for tier in sorted({tier for _, tier in planned.values()})]
 
 
 def _planned(names, records: dict, profile: str) -> dict[str, tuple[Config, int]]:
@@ -39,37 +37,10 @@ def _planned(names, records: dict, profile: str) -> dict[str, tuple[Config, int]
     return found
 
 
-def _row(planned: dict, tier: int, records: dict, speed: dict) -> dict:
-    """Runs of one tier: stored, planned, hours left."""
-    configs = {i: config for i, (config, at) in planned.items() if at == tier}
-    left = [_expected(config, speed) for i, config in configs.items() if i not in records]
-    hours = round(sum(seconds for seconds in left if seconds is not None) / 3600, 2)
-    done, untimed = len(configs) - len(left), left.count(None)
-    return {"tier": tier, "stored": done, "planned": len(configs), "hours": hours, "untimed": untimed}
-
-
-def pace(records: dict) -> dict[tuple, float]:
-    """Seconds that stored runs took for one unit of work (an epoch, a round, a turn): the median by kind of run."""
-    found: dict[tuple, list[float]] = {}
-    for record in records.values():
-        config = from_dict(record["config"])
-        if record.get("seconds") and not record.get("resumed"):  # the seconds of a resumed run are those of its end
-            for key in _kinds(config):
-                found.setdefault(key, []).append(record["seconds"] / config.length)
-    return {key: statistics.median(values) for key, values in found.items()}
-
-
-def _kinds(config: Config) -> tuple[tuple, tuple]:
-    """What decides how long a unit of work takes: data, network and batches; with the method, or else without."""
-    batch = getattr(config, "expected_batch_size", None) or getattr(config, "batch_size", None)
-    shared = (config.kind, getattr(config, "dataset", None), config.model, batch)
-    size = getattr(config, "examples_per_client", None)
-    return (*shared, size, getattr(config, "method", None)), (*shared, size)
-
-
-def _expected(config: Config, speed: dict) -> float | None:
-    """Seconds of a run at the pace of the stored ones."""
-    return next((speed[key] * config.length for key in _kinds(config) if key in speed), None)
+def _row(planned: dict, tier: int, records: dict) -> dict:
+    """Runs of one tier: stored and planned."""
+    ids = [i for i, (_, at) in planned.items() if at == tier]
+    return {"tier": tier, "stored": sum(i in records for i in ids), "planned": len(ids)}
 
 
 def table(experiment: str, records: dict, profile: str = "paper") -> list[dict]:
@@ -104,12 +75,12 @@ def _curve_row(curve: dict, differing: list[str]) -> dict:
         row |= {"sigma": config["noise_multiplier"]}
     else:
         row |= {"random": config["random_fraction"], "batch_size": config["batch_size"]}
-    numbers = summary(curve)
+    ends = finals(curve)
     row |= {"lr": config["lr"]} | {name: config[name] for name in differing}
-    row |= {"seeds": f"{numbers['seeds']}/{curve['planned']}"}
-    row |= {"accuracy": round(100 * numbers["final"], 2)}
-    if numbers["seeds"] > 1:
-        row |= {"range": f"{100 * numbers['low'][-1]:.2f} to {100 * numbers['high'][-1]:.2f}"}
+    row |= {"seeds": f"{len(ends)}/{curve['planned']}"}
+    row |= {"accuracy": round(statistics.fmean(ends), 2)}
+    if len(ends) > 1:
+        row |= {"range": f"{min(ends):.2f} to {max(ends):.2f}"}
     row |= {name: rows[name][-1] for name in ("epsilon_moments", "epsilon_pld") if name in rows}
     if config.get("sampler") == "shuffled":
         row |= {"sampler": "shuffled: epsilon, which assumes Poisson sampling, is no guarantee"}

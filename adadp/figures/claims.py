@@ -10,7 +10,8 @@ from adadp.experiments import results
 from adadp.experiments.claims import rule_commit
 from adadp.experiments.configs import from_dict
 from adadp.experiments.evidence import FAILS, HOLDS, INCOMPLETE, REFERENCE_ONLY, UNTESTABLE, Claim
-from adadp.experiments.report import Report, finals, reports, spread, tally
+from adadp.experiments.report import Report, reports, tally
+from adadp.experiments.results import finals, spread
 from adadp.figures.stored_words import data_line
 
 STORED = "../adadp/experiments/stored"  # from a page of the book, and from a notebook in the repository

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from adadp.experiments.federated import ABLATIONS, OPEN
 from adadp.experiments.federated_claims import BROKEN
-from adadp.experiments.report import finals, spread
+from adadp.experiments.results import finals, spread
 from adadp.figures import federated, plots, style
 from adadp.figures.points import by_value, has_course
 from adadp.figures.stored import own_and_alike

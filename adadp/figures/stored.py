@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from adadp.experiments import results
 from adadp.experiments.evidence import gap
-from adadp.experiments.report import finals, spread
+from adadp.experiments.results import finals, spread
 from adadp.figures import plots, style
 from adadp.figures.points import by_value
 from adadp.figures.stored_words import ACCOUNTANTS, Note, band, both, data_line, missing, not_yet, of_a_case, spent
