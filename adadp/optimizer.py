@@ -63,7 +63,8 @@ class ADADP(Optimizer):
             ``param_groups`` counts; set it there between iterations only.
         tol: wanted err of an iteration, > 0. 1.0, the paper's, presumes private noise; without noise take 0.1, or one
             of ``VARIANTS`` but for ``as_printed``. It belongs to a horizon: ``suggested_tol``, chapter *Choosing tol*.
-        alpha_min, alpha_max: smallest factor of the learning rate in one iteration, in (0, 1], and largest, >= 1.
+        alpha_min: smallest factor of the learning rate in one iteration, in (0, 1].
+        alpha_max: largest factor, >= 1.
         exponent: p above, > 0: 1.0 is the paper's tol/err, 0.5 its published code's square root.
         relative_error: divide by max(1, abs(theta)) as in Algorithm 2 (True), or take the plain norm of Algorithm 1.
         advance: the iterate kept: ``"euler"`` the full step, ``"half_steps"`` the two half steps, ``"extrapolated"``
@@ -172,10 +173,7 @@ class ADADP(Optimizer):
         """Consume one gradient: do the first half of an iteration, or the second and the change of learning rate.
 
         Args:
-            closure: evaluates the model and the gradient once, and returns the loss.
-
-        Returns:
-            What the closure returned, or None.
+            closure: evaluates the model and the gradient once, and returns the loss, which is then returned here, too.
         """
         loss = None
         if closure is not None:

@@ -11,6 +11,7 @@ from torch import nn
 
 import adadp
 from adadp.federated import FederatedAveraging, average, client_generator, client_update, split_iid
+from adadp.federated.client import client_batches
 
 ADAPTIVE = {"tol": 0.1, "discard": True}
 
@@ -163,12 +164,16 @@ def test_weights_are_the_sizes_of_the_clients():
 
 
 def test_odd_number_of_batches_sends_the_start_of_the_open_iteration():
-    x, y = torch.randn(3, 4, generator=gen()), torch.tensor([0, 1, 2])
-    model = net()
-    before = copy.deepcopy(model.state_dict())
-    fed = FederatedAveraging(model, [(x, y)], adaptive, batch_size=3, generator=gen())
-    fed.run(1, progress=False)  # one batch: half an iteration
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    ((x, y),) = make_clients((9,))
+    settings = {"batch_size": 3, "local_epochs": 1, "loss": adadp.cross_entropy}
+    client_update(model := net(), x, y, adaptive(model.parameters()), generator=gen(), **settings)
+    optimizer = adaptive((alone := net()).parameters())
+    for indices in list(client_batches(9, 3, 1, gen()))[:2]:  # the third gradient is half an iteration
+        optimizer.zero_grad()
+        adadp.cross_entropy(alone(x[indices]), y[indices]).mean().backward()
+        optimizer.step()
+    assert all(map(torch.equal, model.parameters(), alone.parameters()))
+    assert not all(map(torch.equal, model.parameters(), net().parameters()))
 
 
 @pytest.mark.parametrize("keep", [True, False])
@@ -398,7 +403,7 @@ torch.set_num_threads(1)
 x, y = torch.randn(1000, 3, 32, 32), torch.randint(10, (1000,))
 clients = [(x[i], y[i]) for i in adadp.federated.split_iid(y, 100, torch.Generator().manual_seed(0))]
 make = lambda p: adadp.ADADP(p, lr=0.01, tol=0.1, discard=True)
-fed = adadp.federated.FederatedAveraging(adadp.models.cifar_cnn(), clients, make, batch_size=10)
+fed = adadp.federated.FederatedAveraging(adadp.models.cifar_cnn(), clients, make, batch_size=5)
 peaks = []
 fed.run(1, progress=False)  # all clients send weights; all the library's own buffers are there afterwards
 fed.participation = 0.02
