@@ -45,7 +45,7 @@ def algorithm_1(theta, eta, gradient, tol=0.1, alpha_min=0.9, alpha_max=1.1):
 
     Returns: theta, eta and err after the iteration.
 
-    >>> theta, eta, err = algorithm_1(np.array([1.0, -2.0]), 0.1, lambda theta: theta)
+    >>> theta, eta, err = algorithm_1(np.array([1.0, -2.0]), 0.1, lambda x: x)
     >>> theta, round(float(eta), 3), round(float(err), 4)
     (array([ 0.9, -1.8]), 0.11, 0.0056)
     """
@@ -63,7 +63,7 @@ def algorithm_2(theta, eta, gradient, tol=1.0, alpha_min=0.9, alpha_max=1.1):
 
     Returns: theta, eta and err after the iteration.
 
-    >>> theta, eta, err = algorithm_2(np.array([1.0, -2.0]), 0.1, lambda theta: theta)
+    >>> theta, eta, err = algorithm_2(np.array([1.0, -2.0]), 0.1, lambda x: x)
     >>> theta, round(float(eta), 3), round(float(err), 4)
     (array([ 0.9, -1.8]), 0.11, 0.0037)
     """
