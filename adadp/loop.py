@@ -123,13 +123,14 @@ class TrainingRun:
         return [g for g in own if g is not None]
 
     def noise_source(self) -> str:
-        """A checksum of the source of noise as it is now; empty where there is none."""
-        if self.gradient is None or not self.gradient.noise_multiplier:
+        """A checksum of the source of noise as it is now; empty where there is none, or none that is known."""
+        if not getattr(self.gradient, "noise_multiplier", 0) or not hasattr(self.gradient, "generator"):
             return ""
-        own = getattr(self.gradient, "generator", None)
+        own, here = self.gradient.generator, self.x.device
+        if own is None and here.type not in ("cpu", "cuda"):
+            return ""
         if own is None:
-            cards, here = torch.cuda.default_generators, self.x.device
-            own = cards[here.index] if self.x.is_cuda else torch.default_generator
+            own = torch.cuda.default_generators[here.index] if self.x.is_cuda else torch.default_generator
         return settings.checksum(own.get_state())
 
     def _look_at_source(self) -> None:

@@ -270,7 +270,8 @@ class ADADP(Optimizer):
         device = param_groups.on_device(self.param_groups)
         super().load_state_dict(state_dict)
         for group in (group for group in self.param_groups if "phase" not in group):
-            group.pop("initial_lr", None)  # another kind of optimizer's: its scheduler stays with it
+            for name in ("initial_lr", *param_groups.FOREIGN):  # another kind of optimizer's: they stay with it
+                group.pop(name, None)
         for state in self.state.values():  # torch may hand over the very tensors of the other optimizer
             state.update({name: value.clone() for name, value in state.items() if isinstance(value, Tensor)})
         if not device:

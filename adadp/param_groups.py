@@ -12,6 +12,7 @@ from torch import Tensor
 from adadp.step_size import Scalar, number
 
 CPU = torch.device("cpu")
+FOREIGN = ("weight_decay", "momentum", "nesterov", "dampening")  # which groups of other optimizers have
 
 
 def checked(group: dict, defaults: dict, shared: tuple[str, ...]) -> dict:
@@ -24,10 +25,10 @@ def checked(group: dict, defaults: dict, shared: tuple[str, ...]) -> dict:
     for name in shared:
         if group[name] != defaults[name]:
             raise ValueError(f"{name} is shared by all parameter groups: give it to the optimizer, not to a group")
-    for name in ("weight_decay", "momentum", "nesterov", "dampening"):
+    for name in FOREIGN:
         if group.get(name):
-            raise ValueError(f"{name}={group[name]!r} in a group: ADADP has none (for weight decay, add weight_decay * "
-                             "p to p.grad before each step, which costs no privacy)")  # fmt: skip
+            instead = "; add weight_decay * p to p.grad before each step" if name == "weight_decay" else ""
+            raise ValueError(f"{name}={group[name]!r} in a group: ADADP has none{instead}")
     if not isinstance(group["maximize"], bool):
         raise ValueError(f"maximize must be True or False, got {group['maximize']!r}")
     if group["foreach"] not in (None, True, False):
@@ -89,7 +90,7 @@ def unfit(p: Tensor) -> str:
     """Why a parameter cannot be adapted; empty if it can."""
     if not p.is_floating_point():
         return f"of {p.dtype}"
-    return "that processes share (a DTensor), of which none has the whole err" if hasattr(p, "full_tensor") else ""
+    return "sharded over processes (a DTensor), of which none sees the whole err" if hasattr(p, "full_tensor") else ""
 
 
 def on_device(groups: list[dict]) -> bool:

@@ -637,11 +637,47 @@ def weighed(output, y):
 
 
 @pytest.mark.parametrize("loss", [contrastive, weighed])
-@pytest.mark.parametrize("model", [mlp, lambda: nn.Linear(6, 3)])
+@pytest.mark.parametrize("model", [mlp, lambda: nn.Linear(6, 3), lambda: Noisy()])
 def test_a_loss_that_compares_examples_is_refused(loss, model):
     gradient = private(model(), noise_multiplier=0.0, loss=loss)
     with pytest.raises(ValueError, match=r"^loss: .*depends on the outputs of others"):
         gradient.backward(torch.randn(8, 6), labels(8))
+
+
+class Noisy(nn.Module):
+    """Bare parameters and random numbers: no layer shows its gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(6, 3))
+
+    def forward(self, x):
+        return F.dropout(x, 0.1) @ self.matrix
+
+
+class Sequences(nn.Module):
+    """Time first in the output, as the loss of speech recognition wants it."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.last = nn.LSTM(6, 5), nn.Linear(5, 4)
+
+    def forward(self, x):
+        return torch.log_softmax(self.last(self.cell(x.transpose(0, 1))[0]), -1)
+
+
+def spoken(output, y):
+    """Connectionist temporal classification of two labels a sequence."""
+    lengths = torch.full((output.shape[1],), len(output))
+    return F.ctc_loss(output, y, lengths, torch.full_like(lengths, 2), reduction="none")
+
+
+@pytest.mark.parametrize("size", [8, 12])
+def test_time_may_come_first_in_as_many_steps_as_there_are_examples(size):
+    torch.manual_seed(0)
+    gradient = private(Sequences(), noise_multiplier=0.0, loss=spoken)
+    gradient.backward(torch.randn(size, 8, 6), 1 + labels(2 * size).view(size, 2))
+    assert all(bool(p.grad.any()) for p in gradient.model.parameters())
 
 
 class Answer:
@@ -721,5 +757,9 @@ def test_parameters_that_processes_share_are_refused(one_process):
 
     mesh = torch.distributed.init_device_mesh("cpu", (1,))
     sharded = nn.Parameter(distribute_tensor(torch.ones(4), mesh))
-    with pytest.raises(ValueError, match="processes share"):
+    with pytest.raises(ValueError, match="sharded over processes"):
         adadp.ADADP([sharded])
+    model = nn.Linear(4, 1, bias=False)
+    model.weight = sharded
+    with pytest.raises(ValueError, match="sharded over processes"):
+        private(model).backward(torch.ones(2, 4), labels(2, 1))

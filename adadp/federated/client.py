@@ -86,13 +86,9 @@ def client_update(
         reduction: "mean" or "sum" over the batch; only without ``gradient``, which always averages.
         trace: at most so many learning rates in the report.
 
-    Raises:
-        ValueError: ADADP, and a single batch: see :func:`check_steps`.
-
     Reference: ClientUpdate in Algorithm 1, McMahan et al. (2017), with the update of Algorithm 2, Koskela & Honkela.
     """
-    steps, lrs = num_steps(len(x), batch_size, local_epochs), []
-    check_steps(optimizer, steps)
+    lrs = []
     for indices in client_batches(len(x), batch_size, local_epochs, generator, private=gradient is not None):
         indices = indices.to(x.device)
         if gradient is not None:
@@ -106,20 +102,7 @@ def client_update(
             lrs.append(float(optimizer.param_groups[0]["lr"]))
     if getattr(optimizer, "phase", 0) == 1:
         optimizer.rewind()
-    return _report(optimizer, len(x), steps, thin(lrs, trace))
-
-
-def check_steps(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Refuse a round of one gradient where an iteration takes two: the client would send back what it was given.
-
-    Raises:
-        ValueError: says what to change.
-    """
-    if steps == 1 and hasattr(optimizer, "rewind") and not optimizer.param_groups[0].get("frozen"):
-        raise ValueError(
-            "a round of one batch is half an iteration of ADADP, which leaves the weights where they were: make "
-            "batch_size smaller than this client's data, or local_epochs larger"
-        )
+    return _report(optimizer, len(x), num_steps(len(x), batch_size, local_epochs), thin(lrs, trace))
 
 
 def num_steps(examples: int, batch_size: int, local_epochs: int) -> int:

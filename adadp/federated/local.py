@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from adadp.evaluation import memory_format, placed
-from adadp.federated.client import ClientReport, Loss, client_generator, client_update
+from adadp.federated.client import ClientReport, Loss, client_generator, client_update, num_steps
+from adadp.optimizer import ADADP
 from adadp.privacy.gradient import PrivateGradient
 from adadp.sources import numbered_generator
 from adadp.training import cross_entropy
@@ -37,6 +38,24 @@ class LocalTraining:
         for group, lr in zip(optimizer.param_groups, lrs or (), strict=bool(lrs)):
             group["lr"] = torch.as_tensor(lr).to(group["lr"]) if torch.is_tensor(group["lr"]) else lr
         return optimizer
+
+    def check_sizes(self, model: nn.Module, sizes: Mapping[int, int]) -> None:
+        """Refuse clients whose round is one gradient where an iteration takes two: they would send back what they were
+        given.
+
+        Args:
+            model: of which an optimizer can be made.
+            sizes: examples by client number.
+
+        Raises:
+            ValueError: names them.
+        """
+        one = [c for c, size in sizes.items() if num_steps(size, self.batch_size, self.local_epochs) == 1]
+        if one and isinstance(optimizer := self.optimizer(model), ADADP) and not optimizer.param_groups[0]["frozen"]:
+            raise ValueError(
+                f"clients {one}: a round of one batch is half an iteration of ADADP, which leaves the weights where "
+                "they were: make batch_size smaller than each client's data, or local_epochs larger"
+            )
 
     def gradient(self, model: nn.Module, examples: int, noise: torch.Generator | None) -> PrivateGradient | None:
         """The private gradient of a client with so many examples; its noise is drawn from ``noise``."""

@@ -49,7 +49,8 @@ class FederatedAveraging(Coordinator):
         device: "auto" (CUDA where there is one), or any torch device.
 
     Raises:
-        ValueError: a client without data or with something else than a pair, or a bad argument, named;
+        ValueError: a client without data or with something else than a pair, clients with too little for an iteration
+            of ADADP, or a bad argument, named;
             ``stacked=True`` where clients cannot be stacked, with the reason (from ``run`` where it lies in the
             optimizer).
         TypeError: ``client_optimizer`` or ``loss`` is no function, or the model's state holds more than tensors.
@@ -114,6 +115,7 @@ class FederatedAveraging(Coordinator):
             delta=delta,
             seed=draw_seed(generator),
         )
+        self.training.check_sizes(self.model, dict(enumerate(self.sizes)))
         if privacy is not None:
             from adadp.privacy.accounting import MomentsAccountant  # it takes half a second that most rounds need not
 

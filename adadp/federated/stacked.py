@@ -12,7 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from adadp.federated.client import ClientReport, Loss, check_steps, client_batches, num_steps, thin
+from adadp.federated.client import ClientReport, Loss, client_batches, num_steps, thin
 from adadp.federated.rows import AdaptiveRows, TorchRows
 from adadp.federated.stackable import NotStackable, check_optimizers, losses_of, used_parameters
 from adadp.optimizer import ADADP
@@ -64,8 +64,6 @@ class StackedClients:
         """
         key = check_optimizers(optimizers)
         steps = [num_steps(self.sizes[c], self.batch_size, self.local_epochs) for c in drawn]
-        for optimizer, count in zip(optimizers, steps, strict=True):
-            check_steps(optimizer, count)
         if (key, len(drawn)) != self._key:
             self._prepare(optimizers[0], len(drawn))
             self._key = (key, len(drawn))

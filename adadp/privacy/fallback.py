@@ -39,7 +39,7 @@ def check_model(model: nn.Module) -> None:
             reason = _embedding_reason(module)
         elif isinstance(module, DistributedDataParallel):
             reason = ("averages gradients over processes in loss.backward(), which does not run here, so the copies of "
-                      "the model would part; train in one process, with model.module")  # fmt: skip
+                      "the model would drift apart; train in one process, with model.module")  # fmt: skip
         if reason:
             raise ValueError(f"model: {type(module).__name__} at {name or 'the top'!r} {reason}")
 
@@ -48,12 +48,15 @@ def trainable(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
     """The parameters that get a gradient, and those that do not.
 
     Raises:
-        ValueError: one of them is in half precision.
+        ValueError: one of them is in half precision, or shared out.
     """
     params, frozen = [], []
     for p in model.parameters():
         (params if p.requires_grad else frozen).append(p)
     for p in params:
+        if hasattr(p, "full_tensor"):
+            raise ValueError("model: a parameter is sharded over processes (a DTensor), of which none sees the norm of "
+                             "an example's whole gradient; train in one process")  # fmt: skip
         if p.dtype not in (torch.float32, torch.float64):
             why = "rounding would break the bound on their norm; keep parameters in float32 and use torch.autocast"
             if p.is_complex():

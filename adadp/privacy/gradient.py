@@ -98,7 +98,7 @@ class PrivateGradient:
         padding, marked by ``mask``               absent: not in the sum, not in the loss
         examples see each other in the model      noticed by trying a few, if gradients show it; then each runs alone,
                                                   as if it were a batch of its own
-        examples see each other in the loss       noticed likewise; refused
+        examples see each other in the loss       noticed likewise, in outputs of tensors; refused
         a batch statistic of the inputs           noticed likewise, if nothing is random: an example's output is
                                                   another than it is alone; refused
         the forward pass changes a buffer or a    refused: it would keep statistics of the data without noise; spectral

@@ -27,18 +27,18 @@ class Ledger:
         return {"steps": self.steps, "releases": [dict(release) for release in self.releases]}
 
     def load_state_dict(self, state: dict) -> None:
-        """Go on from a checkpoint; a ledger that has counted more (its training goes back, to try again) keeps that.
+        """Add what a checkpoint holds to what this ledger has counted itself, a trial before it was read, say.
 
-        What another process released after the checkpoint was written is not in it: write one before anything is
-        published.
+        (Read twice, it counts twice: an epsilon may be too large, never too small.) What another process released after
+        the checkpoint was written is not in it: write one before anything is published.
 
-        >>> ledger = Ledger()
+        >>> ledger = Ledger(steps=1)
         >>> ledger.load_state_dict({"steps": 7, "releases": []})
         >>> ledger.steps
-        7
+        8
         """
-        if state["steps"] > self.steps:
-            self.steps, self.releases = state["steps"], [dict(release) for release in state["releases"]]
+        self.steps += state["steps"]
+        self.releases += [dict(release) for release in state["releases"]]
 
     def add(self, release: dict) -> None:
         """Note what a training has released; ``steps`` has counted it already."""

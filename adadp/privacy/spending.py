@@ -128,8 +128,8 @@ class Spending:
         if self.privacy["noise_multiplier"] is None:
             return
         taken = min(self.ledger.steps - self._before, begun)
-        self.between(taken, rows)
         if taken > 0:
+            self.between(taken, rows)
             names = ("sampler", "sample_rate", "noise_multiplier")
             sources = (
                 {"drawn_from": None, "left": None} if self._afresh else {"drawn_from": self._source, "left": source}

@@ -65,19 +65,19 @@ def mixes(
     edges = [c.edge for c in recorder.calls]
     if losses.is_meta:
         return False, True
+    with _as_it_was(model, _cards(model)), torch.enable_grad(), full_products(y.device), Recorder(params) as by_itself:
+        alone = fallback.call(model, fallback.part(x, slice(0, 1)))
+    _refuse_comparing(loss, output, alone, y)
     crossing, seen = crosses(losses, edges) if edges else (False, True)
     if crossing:
-        _refuse_comparing(loss, output, y)
         return True, True
     known, random = one
     if random or not params:  # without parameters every example runs alone
         return False, seen
-    with _as_it_was(model, _cards(model)), torch.enable_grad(), full_products(y.device):
-        with Recorder(params) as by_itself:
-            alone = fallback.call(model, fallback.part(x, slice(0, 1)))
-        rows = [isinstance(t, Tensor) and t.dim() > 0 and len(t) == len(y) for t in tree_flatten(output)[0]]
-        first = tree_map(lambda t: t[:1] if isinstance(t, Tensor) and t.dim() and len(t) == len(y) else t, output)
-        first = first if any(rows) else alone  # an object whose parts nobody here can tell
+    rows = [isinstance(t, Tensor) and t.dim() > 0 and len(t) == len(y) for t in tree_flatten(output)[0]]
+    first = tree_map(lambda t: t[:1] if isinstance(t, Tensor) and t.dim() and len(t) == len(y) else t, output)
+    first = first if any(rows) else alone  # an object whose parts nobody here can tell
+    with full_products(y.device):
         loss_alone = per_example_losses(loss, first, y[:1], 1)  # of the same output: a small loss magnifies rounding
     found = _differs(output, alone, len(y)) * "output" or _differs(losses, loss_alone, len(y)) * "loss"
     pairs = list(zip(recorder.calls, by_itself.calls, strict=False))
@@ -116,16 +116,21 @@ def crosses(losses: Tensor, edges: list) -> tuple[bool, bool]:
     return False, seen
 
 
-def _refuse_comparing(loss: Callable, output, y: Tensor) -> None:
-    """Refuse a loss that itself lets examples see each other: alone, each would have another objective."""
+def _refuse_comparing(loss: Callable, output, alone, y: Tensor) -> None:
+    """Refuse a loss that itself lets examples see each other: alone, each would have another objective.
+
+    Rows of the output belong to examples where one example has one row (time may come first, in as many steps as there
+    are examples). In an object of one's own nobody finds them.
+    """
     leaves, spec = tree_flatten(output)
     if not all(isinstance(leaf, Tensor) for leaf in leaves):
         return
     leaves = [leaf.detach().requires_grad_(leaf.is_floating_point()) for leaf in leaves]
-    edges = [leaf for leaf in leaves if leaf.requires_grad]
-    with torch.enable_grad():
+    pairs = zip(leaves, tree_flatten(alone)[0], strict=False)
+    edges = [many for many, one in pairs if many.requires_grad and many.dim() and one.shape == (1, *many.shape[1:])]
+    with torch.enable_grad(), full_products(y.device):
         losses = loss(tree_unflatten(leaves, spec), y)
-    if losses.requires_grad and crosses(losses, edges)[0]:
+    if edges and losses.requires_grad and crosses(losses, edges)[0]:
         raise ValueError(
             "loss: the loss of an example depends on the outputs of others (a contrastive loss, a ranking, a weight "
             "made from the batch?), so no example's influence can be bounded; compare each output with its own y"

@@ -43,6 +43,7 @@ def train(message: Message, context: Context) -> Message:
     )
     with owners_code():
         x, y = task.client_data(client)
+        task.training.check_sizes(model, {client: len(x)})  # before anything is spent
     sources, told = _sources(task, client, order, len(x), context, device)
     with owners_code():
         x, y = place(x, y, model, device)
