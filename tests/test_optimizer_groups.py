@@ -233,3 +233,11 @@ def test_an_lr_set_by_hand_must_be_one(value):
     with pytest.raises(ValueError, match="lr must be a finite number"):
         feed(opt, *noise(params, 2))
     assert_same(params, before)
+
+
+def test_a_warm_start_leaves_behind_what_only_the_other_optimizer_has():
+    params = params_of((4,))
+    other = torch.optim.SGD(params, lr=0.2, momentum=0.9, weight_decay=0.5)
+    opt = ADADP(params)
+    opt.load_state_dict(other.state_dict())
+    assert lr(opt) == 0.2 and not {"momentum", "weight_decay"} & opt.param_groups[0].keys()

@@ -13,6 +13,7 @@ from adadp.privacy.accounting import composed_epsilon, epsilon, privacy_statemen
 from adadp.privacy.ledger import Ledger
 from adadp.privacy.sampling import PoissonSampling, ShuffledPartition, padded
 from adadp.rounding import round_up
+from adadp.sources import secret_generator
 
 KNOWN = {"noise_multiplier": 1.0, "sample_rate": 0.1, "delta": 1e-5}
 
@@ -415,3 +416,21 @@ def test_a_ledger_goes_through_a_checkpoint_of_ones_own(tmp_path):
     run(model := linear(), gradient=(tried := private(model)))
     tried.ledger.load_state_dict(later.ledger.state_dict())  # what it counted itself stays counted
     assert tried.steps == 24 and tried.ledger.known == 20
+
+
+def test_a_gradient_of_ones_own_draws_from_where_nobody_knows():
+    model = linear()
+
+    class Own:
+        noise_multiplier = 1.0
+
+        def backward(self, x, y):
+            for p in model.parameters():
+                p.grad = torch.randn(p.shape, generator=secret_generator())
+
+    state = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's own generator is set back in every epoch, and is not the source
+        history = run(model, gradient=Own(), callbacks=[lambda **_: torch.set_rng_state(state)])
+    assert history.rows[-1]["epsilon"] == epsilon(**KNOWN, steps=20) and "steps" not in history.privacy
+    assert round_up(history.rows[-1]["epsilon"]) in privacy_statement(history)
