@@ -111,7 +111,7 @@ def by_batch_size(*, size: str = SIZE, folder=None) -> Figure | Note:
         ends.append(f"|B| = {batch_size}: " + ", ".join(f"{_label(c)} {spread(finals(c))}" for c in shown))
     fig.axes[0].set_ylabel("test accuracy")
     plots.describe(fig, f"Test accuracy by communication round, 0 % random data. At the end: {'; '.join(ends)}.")
-    return finish(fig, f"After the last round: {'; '.join(ends)}. {_tuned(curves)}", curves, said)
+    return finish(fig, _tuned(curves), curves, said)
 
 
 @matplotlib.rc_context(style.RC)
