@@ -194,6 +194,12 @@ def test_an_order_that_is_refused_spends_nothing(federation, tmp_path, monkeypat
     assert run(strategy, grid, 1)[0]["missing"] == [1] and not (tmp_path / "1").exists()
 
 
+def test_a_round_of_half_an_iteration_spends_nothing(federation, tmp_path, log):
+    strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path, min_clients=1, batch_size=SIZES[2])
+    row = run(strategy, grid, 1)[0]
+    assert row["missing"] == [2] and not (tmp_path / "2").exists() and (tmp_path / "0").exists()
+
+
 def test_an_answer_that_hides_what_was_spent_is_refused(federation, tmp_path):
     strategy, grid, _ = federation(privacy=PRIVACY, ledger=tmp_path)
     grid.faults[101] = changed(drop=["epsilon"])
